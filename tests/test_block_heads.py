@@ -302,19 +302,19 @@ def test_a_context_without_room_for_a_block(tiny_files: TinyFiles, own: dict[str
 
 def test_two_heads_are_too_many(tiny_files: TinyFiles) -> None:
     both = [str(tiny_files.deep_head), str(tiny_files.deep_block)]
-    with pytest.raises(ValueError, match=r"must be a head .* and a smaller model, where it is a list"):
+    with pytest.raises(ValueError, match=r"must be a head .* and a smaller model, if it is a list"):
         specllama.Llama(str(tiny_files.deep), draft_model=both, verbose=False)
 
 
 MISFITS: dict[str, tuple[dict[str, Any], str]] = {
-    "a layer too deep": ({"layers": [1, 2, 4]}, "and of this one that can be had of the layers 1 to 3"),
-    "a layer that nothing enters": ({"layers": [0, 2, 3]}, "can be had of the layers 1 to 3"),
+    "a layer too deep": ({"layers": [1, 2, 4]}, "and this target shows those of the layers 1 to 3"),
+    "a layer that nothing enters": ({"layers": [0, 2, 3]}, "shows those of the layers 1 to 3"),
     "no layers": ({"layers": []}, "must name the layers of its target"),
     "texts for layers": ({"changed": {"target_layers": "1"}}, "must name the layers of its target"),
     "fewer layers": ({"layers": [1, 2]}, "has wrong shape"),
     "width": ({"n_embd": 24}, "it reads states of 24 numbers, and this one's have 32"),
-    "tokens": ({"tokens": [3, 10**6]}, "says tokens from 3 to 1000000"),
-    "no tokens": ({"tokens": []}, "says no tokens: its d2t is empty"),
+    "tokens": ({"tokens": [3, 10**6]}, "drafts tokens from 3 to 1000000"),
+    "no tokens": ({"tokens": []}, "drafts no tokens: its d2t is empty"),
     "fc": ({"without": ["fc.weight"]}, "not found"),
     "q": ({"without": ["blk.1.attn_q.weight"]}, "not found"),
     "vocabulary": ({"vocabulary": WORDS.with_token(280, "zebra")}, "another vocabulary"),
@@ -325,19 +325,19 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     "a block of text": ({"changed": {"block_size": "8"}}, "block_size must be a number"),
     "causal": ({"changed": {"attention.causal": 1}}, "attention.causal must be true or false, and is 1"),
     "turned": ({"changed": {"rope.dimension_count": 3}}, r"rope\.dimension_count is 3: it must be even"),
-    "axes": ({"changed": {"rope.dimension_sections": [0, 0, 0, 4]}}, "must begin with time"),
+    "axes": ({"changed": {"rope.dimension_sections": [0, 0, 0, 4]}}, "which is for time, must not be 0"),
     "keys": ({"changed": {"attention.key_length": 16}}, "keys of 16 numbers and values of 8"),
-    "heads": ({"changed": {"attention.head_count_kv": 3}}, "says it has 4 attention heads, 3 of keys"),
-    "no heads": ({"changed": {"attention.head_count": 0}}, "says it has 0 attention heads"),
+    "heads": ({"changed": {"attention.head_count_kv": 3}}, "impossible sizes: 4 attention heads, 3 heads for keys"),
+    "no heads": ({"changed": {"attention.head_count": 0}}, "impossible sizes: 0 attention heads"),
     "layers of its own": ({"changed": {"block_count": 0}}, "block_count is 0, and must be from 1"),
     "DeepSeek-V4": ({"changed": {"hyper_connection.count": 2}}, "DeepSeek-V4's own kind of DSpark"),
     "some by the target's matrix": (
         {"tokens": range(20), "without": ["output.weight", "token_embd.weight"]},
-        "says 20 tokens by the target's output",
+        "drafts 20 tokens with the target's output",
     ),
     "more by the target's matrix": (
         {"vocabulary": WORDS.padded(7), "without": ["output.weight", "token_embd.weight"]},
-        "by the target's output matrix",
+        "with the target's output matrix",
     ),
     "chain without a size": ({"kind": "dspark", "changed": {"block_size": None}}, "block_size must be a number"),
     "anchor": ({"kind": "dspark", "changed": {"sample_from_anchor": 1}}, "sample_from_anchor must be true or false"),

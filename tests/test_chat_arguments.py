@@ -57,7 +57,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"chat_template_kwargs": ["x"]}, TypeError, "chat_template_kwargs=['x'] must be a dict"),
     ({"chat_template_kwargs": {"messages": []}}, ValueError, "chat_template_kwargs has 'messages', which"),
     ({"reasoning_effort": 3}, TypeError, "reasoning_effort=3 must be a text"),
-    ({"top_logprobs": 3}, ValueError, "top_logprobs=3 is for logprobs=True"),
+    ({"top_logprobs": 3}, ValueError, "top_logprobs=3 needs logprobs=True"),
 ]
 
 

@@ -204,7 +204,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "arguments of lookup": ("lookup", {"draft_kwargs": {"n_ctx": 64}}, "draft_kwargs is for a draft_model given by"),
     "corpus of a function": (function, {"lookup_corpus": [5]}, "lookup_corpus is for a draft model or"),
     "window of a function": (function, {"draft_window": 5}, "draft_window is for a draft model or a head"),
-    "two models": (["good", "bad"], {}, r"must be a head \(or 'mtp'\) and a smaller model, where it is a list"),
+    "two models": (["good", "bad"], {}, r"must be a head \(or 'mtp'\) and a smaller model, if it is a list"),
     "a function in a list": (["good", function], {}, r"must be a head \(or 'mtp'\) and a smaller model"),
     "nothing in a list": ([], {}, r"must be a head \(or 'mtp'\) and a smaller model"),
     "vocabulary of a head": ("deep_head", {"draft_vocabulary": 64}, "draft_vocabulary is for a draft model"),

@@ -389,7 +389,7 @@ def test_no_model(tiny_files: TinyFiles, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no language model with a vocabulary"):
         survey(str(tiny_files.lora))
     part = small(tmp_path / "parts-00001-of-00002.gguf")
-    with pytest.raises(ValueError, match="is not all there: its parts must lie in one folder"):
+    with pytest.raises(ValueError, match="is incomplete: its parts must be in one folder"):
         survey(str(part))
 
 

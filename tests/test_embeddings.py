@@ -114,7 +114,7 @@ def test_an_encoder_takes_more_than_the_default_n_ubatch(make_llama: MakeLlama, 
 def test_no_text_is_longer_than_the_positions_that_a_model_has_learned(
     make_llama: MakeLlama, tiny_files: TinyFiles
 ) -> None:
-    with pytest.warns(UserWarning, match=r"n_ctx=4096 is 1024 here: .* knows 1024 positions"):
+    with pytest.warns(UserWarning, match=r"n_ctx=4096 becomes 1024: .* has learned 1024 positions"):
         llm = make_llama(tiny_files.embedding, embedding=True, n_ctx=4096, n_batch=4096)
     assert llm.n_ctx() == tiny.N_CTX_TRAIN
     assert llm.embed("a " * 3000, return_count=True)[1] == tiny.N_CTX_TRAIN

@@ -159,7 +159,7 @@ def test_a_context_that_cannot_be_made(
 
     llm = make_llama()
     monkeypatch.setattr("llama_cpp._internals.LlamaContext", fail_in_python)
-    with pytest.raises(ValueError, match=rf"no context over .*target\.gguf: .*{re.escape(advice)}$"):
+    with pytest.raises(ValueError, match=rf"no context for .*target\.gguf: .*{re.escape(advice)}$"):
         make_llama()
     monkeypatch.setattr("llama_cpp.llama_init_from_model", fail)
     with pytest.raises(RuntimeError if "cache" in said else MemoryError) as error:

@@ -130,7 +130,7 @@ def test_an_owner_may_close_the_model(make_llama: MakeLlama, tiny_files: TinyFil
     "names", [("deep_head", "deep_head"), ("good", "bad"), ("good",), ("deep_head", "good", "bad")]
 )
 def test_others_are_refused(make_llama: MakeLlama, tiny_files: TinyFiles, names: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match=r"must be a head \(or 'mtp'\) and a smaller model, where it is a list"):
+    with pytest.raises(ValueError, match=r"must be a head \(or 'mtp'\) and a smaller model, if it is a list"):
         make_llama(tiny_files.deep, [getattr(tiny_files, name) for name in names])
 
 

@@ -255,14 +255,14 @@ def test_an_engine_of_ones_own(tiny_files: TinyFiles) -> None:
     [
         (
             {"layers": [0, 1, 2]},
-            "reads what enters the layers 0, 1, 2, and of this one that can be had of the layers 1",
+            "reads the inputs of the layers 0, 1, 2, and this target shows those of the layers 1",
         ),
         ({"layers": [1, 2, 4]}, "of the layers 1 to 3"),
         ({"layers": [1, 2]}, "must name 3 layers"),
         ({"n_target": 48}, "reads states of 48 numbers, and this one's have 32"),
-        ({"tokens": [3, 10**6]}, "says tokens from 3 to 1000000"),
-        ({"tokens": [-1, 3]}, "says tokens from -1 to 3"),
-        ({"tokens": []}, "says no tokens: its d2t is empty"),
+        ({"tokens": [3, 10**6]}, "drafts tokens from 3 to 1000000"),
+        ({"tokens": [-1, 3]}, "drafts tokens from -1 to 3"),
+        ({"tokens": []}, "drafts no tokens: its d2t is empty"),
         ({"without": "fc.weight"}, "not found"),
         ({"without": "blk.0.attn_q.weight"}, "not found"),
         ({"without": "output.weight"}, "token embeddings or output matrix"),
@@ -306,7 +306,7 @@ def test_a_target_that_was_opened_without_it(make_llama: MakeLlama, tiny_files: 
     ("arch", "count", "without", "match"),
     [
         ("hy_v3", 0, "nothing", "has no MTP layers"),
-        ("hy_v3", 1, "nextn", "says that it has MTP layers, and has none"),
+        ("hy_v3", 1, "nextn", "names MTP layers in its metadata, and does not have them"),
         ("exaone-moe", 1, "nothing", "MTP layers of the architecture exaone-moe, which llama.cpp cannot run"),
     ],
 )

@@ -62,8 +62,8 @@ DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
         )
         for n in (0, 3, 16, 2**24 + 8)
     },
-    "many heads": ({"changed": {"attention.head_count": 2**29 + 4}}, "says it has 536870916 attention heads"),
-    "many of keys": ({"changed": {"attention.head_count_kv": 2**29 + 2}}, "attention heads, 536870914 of keys"),
+    "many heads": ({"changed": {"attention.head_count": 2**29 + 4}}, "impossible sizes: 536870916 attention heads"),
+    "many of keys": ({"changed": {"attention.head_count_kv": 2**29 + 2}}, "attention heads, 536870914 heads for keys"),
     "odd heads": (
         {"changed": {"rope.dimension_count": 10, "attention.key_length": 9}},
         r"rope\.dimension_count is 10: it must be even, and from 2 to 9",
@@ -83,8 +83,8 @@ DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
             ("blk.0.attn_q", Kind.I64),
         ]
     },
-    "some by the target's matrix": ({"weights": BARE, "tokens": range(20)}, "says 20 tokens by the target's output"),
-    "more by the target's matrix": ({"weights": BARE, **padding(7)}, "by the target's output matrix"),
+    "some by the target's matrix": ({"weights": BARE, "tokens": range(20)}, "drafts 20 tokens with the target's"),
+    "more by the target's matrix": ({"weights": BARE, **padding(7)}, "with the target's output matrix"),
     "size": ({"text": ("eagle3.embedding_length", "many")}, "embedding_length must be a number, and is b'many'"),
     "target's": ({"text": ("eagle3.target_hidden_size", "32")}, "target_hidden_size must be a number, and is b'32'"),
     "experts": ({"text": ("eagle3.expert_count", "4")}, "expert_count has wrong type str"),
@@ -132,7 +132,7 @@ def test_tokens_that_the_heads_own_vocabulary_lacks(attempt: Callable[[Path], st
     """Those are padding of the target's."""
     rows = {name: WHOLE[name][:2] if name == "output.weight" else WHOLE[name] for name in WHOLE}
     head = tiny.write_head(tmp_path / "head.gguf", WORDS, rows, tokens=[300, len(WORDS)])
-    assert f"says tokens from 300 to {len(WORDS)}" in attempt(head)
+    assert f"drafts tokens from 300 to {len(WORDS)}" in attempt(head)
 
 
 def test_weights_that_are_no_numbers(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path) -> None:

@@ -102,8 +102,8 @@ def test_vocabularies_that_llama_cpp_asserts_on(damaged: Callable[..., Path]) ->
     vocabularies = {
         r"has the token '<0x53>' twice": words.with_token(3 + 0x82, "<0x53>"),
         r"no token for the byte 0x3E": dataclasses.replace(words, types=no_byte).with_token(3 + 0x3E, "<0z3E>"),
-        r"token 300, '.*' is said to be a byte, and not of": dataclasses.replace(words, types=types),
-        r"token 1, '\[UNK\]' is said to be a byte, which": dataclasses.replace(pieces, types=byte_piece),
+        r"token 300, '.*' has the type of a byte, and not": dataclasses.replace(words, types=types),
+        r"token 1, '\[UNK\]' has the type of a byte, and a vocabulary": dataclasses.replace(pieces, types=byte_piece),
         r"bos_token_id is 21: it has no such token": dataclasses.replace(pieces, bos=21),
         r"seperator_token_id is 102: it has no such token": dataclasses.replace(pieces, separator=None),
         r"bos_token_id is 2147483649: it has no such token": dataclasses.replace(words, model="t5", bos=2**31 + 1),
@@ -232,8 +232,8 @@ def test_metadata_that_mend_a_file_are_there_when_it_is_judged(
         ({"a" * 128: 1}, ValueError, "has at most 127 bytes"),
         ({"a\0b": 1}, ValueError, "no zero among them"),
         ({"a": 2**70}, ValueError, "which no integer of 64 bits holds"),
-        ({"llama.block_count": "two"}, TypeError, "and its own is of the type int"),
-        ({"llama.attention.layer_norm_rms_epsilon": 1}, TypeError, "and its own is of the type float"),
+        ({"llama.block_count": "two"}, TypeError, "and the file's own value is of the type int"),
+        ({"llama.attention.layer_norm_rms_epsilon": 1}, TypeError, "and the file's own value is of the type float"),
     ],
 )
 def test_metadata_that_llama_cpp_would_pass_over(
@@ -308,8 +308,8 @@ def test_what_else_is_wrong_with_a_file_has_its_own_advice(
         ({"model": swapped}, "is big-endian, for other processors"),
         ({"lora_path": cut}, "the LoRA adapter of lora_path is damaged: .*; get it again"),
         ({"lora_path": tiny_files.lora, "vocab_only": True}, "lora_path .* leave it out with vocab_only=True"),
-        ({"model": first}, "No such file or directory.*; its 2 parts must lie in one folder"),
-        ({"draft": first}, "No such file or directory.*; its 2 parts must lie in one folder"),
+        ({"model": first}, "No such file or directory.*; its 2 parts must be in one folder"),
+        ({"draft": first}, "No such file or directory.*; its 2 parts must be in one folder"),
         ({"model": without_size, "n_ctx": 0}, r"n_ctx=0 takes .* its file says none: give n_ctx"),
     ):
         with pytest.raises(ValueError, match=why):

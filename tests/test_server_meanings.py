@@ -152,7 +152,7 @@ NOT_IGNORED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a choice and a grammar": (PATHS[1], {**PICK, "grammar": "root ::= x", "tool_choice": "required"}, "and grammar"),
     "a schema and a grammar": (PATHS[1], {**JSON, "grammar": 'root ::= "x"'}, "response_format and grammar both say"),
     "functions and tools": (PATHS[1], {**PICK, "functions": [FUNCTION]}, "tools and functions mean the same"),
-    "alternatives": (PATHS[1], {"top_logprobs": 3}, "top_logprobs=3 is for logprobs=True"),
+    "alternatives": (PATHS[1], {"top_logprobs": 3}, "top_logprobs=3 needs logprobs=True"),
     "options of a stream": (PATHS[1], {"stream_options": {"include_usage": True}}, '"stream_options" is for streams'),
     "an option of a stream": (PATHS[1], {"stream": True, "stream_options": {"include_usag": 1}}, "include_usage?"),
     "a field of a message": (PATHS[1], {"messages": [{"role": "user", "contents": "a"}]}, "did you mean content?"),

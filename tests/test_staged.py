@@ -159,9 +159,13 @@ def test_a_grammar(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
 @pytest.mark.parametrize(
     ("draft", "options", "match"),
     [
-        ("good", {"draft_kwargs": {"draft_model": "small.gguf"}}, "a draft model's own draft can be 'lookup' alone"),
-        ("good", {"draft_kwargs": {"draft_model": 5}}, "a draft model's own draft can be 'lookup' alone"),
-        ("good", {"draft_kwargs": STAGED, "draft_mask_token": 2}, "draft_mask_token is for a draft that says several"),
+        ("good", {"draft_kwargs": {"draft_model": "small.gguf"}}, "a draft model's own draft can only be 'lookup'"),
+        ("good", {"draft_kwargs": {"draft_model": 5}}, "a draft model's own draft can only be 'lookup'"),
+        (
+            "good",
+            {"draft_kwargs": STAGED, "draft_mask_token": 2},
+            "draft_mask_token is for a draft that drafts several",
+        ),
         ("recurrent_draft", {"draft_kwargs": STAGED}, "is for a draft with a KV cache"),
     ],
 )

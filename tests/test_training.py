@@ -161,7 +161,7 @@ def test_what_it_starts_from_is_what_the_file_has(
     ("changed", "n_embd", "without", "said"),
     [
         ({"norm_before_fc": 1}, 32, ["token_embd.weight"], "norms the states"),
-        ({"rope.dimension_count": 4}, 32, ["token_embd.weight"], "RoPE scaling"),
+        ({"rope.dimension_count": 4}, 32, ["token_embd.weight"], "scaled or partial RoPE"),
         ({}, 32, [], "token embeddings of its own"),
         ({}, 64, [], "token embeddings of its own"),
         ({}, 64, ["token_embd.weight"], "for another target"),

@@ -1,6 +1,6 @@
-"""The subcommands, one module each: `add_parser` says what one takes, `run` does it and returns the exit code.
+"""The subcommands, one module for each. `add_parser` declares its arguments, and `run` returns its exit code.
 
-Nothing heavy is imported at the top of these modules, so that `specllama --help` answers at once.
+These modules import nothing slow at their top, so that `specllama --help` answers at once.
 """
 
 from __future__ import annotations

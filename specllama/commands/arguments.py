@@ -1,4 +1,7 @@
-"""The arguments that commands share: models, their contexts, and sampling. What is not given is left out."""
+"""The arguments that several commands share: models, contexts, and sampling.
+
+The functions that make keyword arguments leave out what the user has not given.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,18 @@ if TYPE_CHECKING:
     from specllama import Llama
     from specllama.prompts import Prompt
 
-_MOST_PARALLEL = 256  # llama.cpp's own limit may be lower: it is looked at when the model is loaded
+_MOST_PARALLEL = 256  # llama.cpp's own limit may be lower, and is checked when the model is loaded
 _SHOWN_PROBLEMS = 10
 _SEED = "the same seed gives the same text, with any draft or none"
 
 
 class UsageError(ValueError):
-    """The command line asks for what cannot be, which its parser cannot see."""
+    """The command line cannot be carried out as it is, for a reason that its parser does not see."""
 
 
 @contextlib.contextmanager
 def usage_checked() -> Iterator[None]:
-    """A ValueError in this block is about what was asked for."""
+    """A context manager: a ValueError in its block becomes a UsageError."""
     try:
         yield
     except ValueError as error:
@@ -36,7 +39,7 @@ def usage_checked() -> Iterator[None]:
 
 
 def whole(least: int, most: int = LARGEST_INT) -> Callable[[str], int]:
-    """The type of an argument that is a whole number from `least` to `most`."""
+    """The type of an argument that is an int from `least` to `most`."""
 
     def parse(text: str) -> int:
         try:
@@ -53,7 +56,7 @@ def whole(least: int, most: int = LARGEST_INT) -> Callable[[str], int]:
 
 
 def usable(name: str, kind: type[float]) -> Callable[[str], float]:
-    """The type of an argument that is a sampler's parameter: of NaN, say, no text can be made."""
+    """The type of an argument that is a sampler's parameter. It refuses numbers such as NaN."""
 
     def parse(text: str) -> float:
         from specllama import _core
@@ -66,12 +69,12 @@ def usable(name: str, kind: type[float]) -> Callable[[str], float]:
             raise argparse.ArgumentTypeError(str(error)) from None
         return value
 
-    parse.__name__ = kind.__name__  # by which argparse calls what is no number
+    parse.__name__ = kind.__name__  # argparse's name of the type, in its message about a text that is no number
     return parse
 
 
 def utf8_text(given: str) -> str:
-    """The type of an argument that a model reads."""
+    """The type of an argument that is a text for a model."""
     try:
         return checked_text(given)
     except ValueError as error:
@@ -79,10 +82,10 @@ def utf8_text(given: str) -> str:
 
 
 def checked_text(given: str) -> str:
-    """The text itself.
+    """Check a text for a model, and return it.
 
     Raises:
-        ValueError: it was not UTF-8. Python holds such bytes as lone surrogates, which no model can read.
+        ValueError: it was not UTF-8. Python keeps such bytes as lone surrogates, which no model can read.
     """
     try:
         given.encode("utf-8")
@@ -96,22 +99,24 @@ def checked_text(given: str) -> str:
 def add_models(parser: argparse.ArgumentParser, draft_required: bool = False) -> argparse._ArgumentGroup:
     """Add the target and the draft. Returns their group."""
     group = parser.add_argument_group("models (a GGUF file, a catalog name, or a name with a type as in NAME:F16)")
-    group.add_argument("--model", "-m", required=True, metavar="TARGET", help="the model whose text is wanted")
+    group.add_argument(
+        "--model", "-m", required=True, metavar="TARGET", help="the target: the model that writes the text"
+    )
     group.add_argument(
         "--draft-model",
         "-md",
         required=draft_required,
         action="append",
         metavar="DRAFT",
-        help="what drafts for it: a smaller model, a head, mtp (a layer in its own file), lookup (the text itself), "
-        "lookahead (the model itself, beside its text), or auto (what pays of that which is on this machine, see "
-        "`specllama drafts`); twice: a head and a model",
+        help="the draft: a smaller model, a head, mtp (a layer in the target's file), lookup (copies from the text), "
+        "lookahead (guesses of the target itself), or auto (the best one on this machine, as `specllama drafts` "
+        "shows); give it twice for a head and a model together",
     )
     return group
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, pair: bool = False) -> None:
-    """Add the target, the draft, and how they are loaded. A `pair` needs both."""
+    """Add the models, and how they are loaded. With `pair`, the user must give a draft."""
     group = add_models(parser, draft_required=pair)
     add_num_draft_tokens(group)
     add_max_draft_tokens(group)
@@ -120,28 +125,28 @@ def add_model_arguments(parser: argparse.ArgumentParser, pair: bool = False) -> 
         "--lookup-corpus",
         type=Path,
         metavar="FILE",
-        help="a text to look up besides prompt and answer (with a draft model: by auto)",
+        help="a text file to look up besides prompt and answer (with a draft model: only by --num-draft-tokens auto)",
     )
     add_context_arguments(parser)
 
 
 def add_num_draft_tokens(parser: argparse._ActionsContainer) -> None:
-    """Add how much a round drafts."""
+    """Add the number of tokens that a round drafts."""
     parser.add_argument(
         "--num-draft-tokens",
         type=_num_draft_tokens,
         metavar="N",
-        help="tokens drafted in a round (0: plain decoding); default auto, as many as measurements say that pay",
+        help="tokens to draft in a round; 0 for plain decoding; default auto: as many as pay by measured costs",
     )
 
 
 def add_max_draft_tokens(parser: argparse._ActionsContainer) -> None:
-    """Add the most that auto drafts."""
+    """Add the limit of `auto`."""
     parser.add_argument(
         "--max-draft-tokens",
         type=whole(1, MOST_DRAFT_TOKENS),
         metavar="N",
-        help="the most that auto drafts in a round, default 64",
+        help="the most tokens that auto drafts in a round, default 64",
     )
 
 
@@ -150,15 +155,16 @@ def _num_draft_tokens(text: str) -> int | str:
 
 
 def add_max_tokens(parser: argparse._ActionsContainer, default: int | None, least: int = 1, of: str = "") -> None:
-    """Add the length of an answer; None leaves it to the model."""
+    """Add the most tokens of an answer. A default of None means no limit."""
     shown = "no limit" if default is None else default
+    what = f"the most tokens {of}".rstrip()
     parser.add_argument(
-        "--max-tokens", "-n", type=whole(least), default=default, metavar="N", help=f"{of or 'tokens'}, default {shown}"
+        "--max-tokens", "-n", type=whole(least), default=default, metavar="N", help=f"{what}, default {shown}"
     )
 
 
 def add_parallel(parser: argparse._ActionsContainer, default: int, of: str) -> None:
-    """Add how many texts are under way at once."""
+    """Add how many texts are generated at once."""
     parser.add_argument(
         "--parallel",
         type=whole(1, _MOST_PARALLEL),
@@ -170,7 +176,7 @@ def add_parallel(parser: argparse._ActionsContainer, default: int, of: str) -> N
         "--cache-tokens",
         type=whole(1),
         metavar="N",
-        help="tokens that the cache of all of them holds, at least --ctx-size; default: --ctx-size for each",
+        help="tokens in the KV cache of all of them together, at least --ctx-size; default: --ctx-size for each",
     )
 
 
@@ -180,18 +186,23 @@ def add_threads(parser: argparse._ActionsContainer, purpose: str) -> None:
 
 
 def add_context_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add context size, threads and GPU layers."""
+    """Add the size of the context, the threads and the GPU layers."""
     group = parser.add_argument_group("context")
     group.add_argument(
-        "--ctx-size", "-c", type=whole(0), default=4096, metavar="N", help="default 4096; 0: the model's own"
+        "--ctx-size",
+        "-c",
+        type=whole(0),
+        default=4096,
+        metavar="N",
+        help="tokens of the context, default 4096; 0 for as many as the model was trained with",
     )
-    add_threads(group, "for prompts and generation alike, default: what suits this machine")
+    add_threads(group, "threads for prompts and generation, default: what suits this machine")
     group.add_argument(
         "--threads-batch",
         "-tb",
         type=whole(1, MOST_THREADS),
         metavar="N",
-        help="for batches of several tokens, if another number",
+        help="threads for batches of several tokens, default: as --threads",
     )
     group.add_argument(
         "--kernels",
@@ -205,16 +216,18 @@ def add_context_arguments(parser: argparse.ArgumentParser) -> None:
             type=str.upper,
             choices=CACHE_TYPES,
             metavar="TYPE",
-            help=f"of the KV cache's {of}: {', '.join(CACHE_TYPES)}; default F16. Q8_0 takes half the memory",
+            help=f"the type of the KV cache's {of}: {', '.join(CACHE_TYPES)}; default F16. Q8_0 takes half the memory",
         )
     group.add_argument("--n-gpu-layers", "-ngl", type=whole(-1), metavar="N", help="layers on the GPU (-1: all)")
 
 
 def add_sampling_arguments(parser: argparse.ArgumentParser, seed: str = _SEED) -> None:
-    """Add the sampler chain and its seed, of which `seed` says what it means."""
-    group = parser.add_argument_group("sampling (unset values are llama-cpp-python's)")
-    group.add_argument("--temp", type=usable("temperature", float), metavar="T", help="0 is greedy")
-    group.add_argument("--top-k", type=whole(-1), metavar="K", help="0 or -1: all")
+    """Add the sampler chain and its seed. `seed` is the help text of the seed."""
+    group = parser.add_argument_group("sampling (defaults are llama-cpp-python's)")
+    group.add_argument("--temp", type=usable("temperature", float), metavar="T", help="the temperature; 0 is greedy")
+    group.add_argument(
+        "--top-k", type=whole(-1), metavar="K", help="choose among the K likeliest tokens; 0 or -1 for all"
+    )
     group.add_argument("--top-p", type=usable("top_p", float), metavar="P")
     group.add_argument("--min-p", type=usable("min_p", float), metavar="P")
     group.add_argument("--repeat-penalty", type=usable("repeat_penalty", float), metavar="X")
@@ -222,7 +235,7 @@ def add_sampling_arguments(parser: argparse.ArgumentParser, seed: str = _SEED) -
 
 
 def add_server_sampling_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add llama-server's samplers, under llama.cpp's names. All are off unless given."""
+    """Add llama-server's samplers, with the names of llama.cpp's options. All are off by default."""
     from specllama import _core
 
     group = parser.add_argument_group("more sampling (as in llama-server)")
@@ -235,19 +248,19 @@ def add_server_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         dest="dry_sequence_breakers",
         action="append",
         metavar="TEXT",
-        help="instead of the default ones",
+        help="a text at which DRY ends a repetition, in place of the default ones; may be repeated",
     )
 
 
 def server_sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments of a completion for llama-server's samplers."""
+    """The keyword arguments of a completion for llama-server's samplers."""
     from specllama.engine.samplers import SAMPLERS
 
     return _given(**{name: getattr(arguments, name) for name in SAMPLERS})
 
 
 def context_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments of `specllama.Llama` for the context. The threads are those that `tune` measures with."""
+    """The keyword arguments of `specllama.Llama` for the context. The default threads are those that `tune` uses."""
     from specllama.backend.cpu import default_threads
 
     threads = arguments.threads or default_threads()
@@ -267,7 +280,7 @@ def _cache_type(name: str | None) -> int | None:
 
 
 def draft_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments of `specllama.Llama` for the draft, and for how much is drafted."""
+    """The keyword arguments of `specllama.Llama` for the draft, and for how much it drafts."""
     from specllama.prompts.reading import read_text
 
     corpus = arguments.lookup_corpus
@@ -283,18 +296,18 @@ def draft_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def both_classes(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Keyword arguments of `llama_cpp.Llama`, and those of `specllama.Llama`, for the same target."""
+    """The keyword arguments of `llama_cpp.Llama` and of `specllama.Llama` for one target."""
     from specllama.models.catalog import resolve
 
     context = {"model_path": resolve(arguments.model), **context_options(arguments)}
     theirs = {name: value for name, value in context.items() if name != "kernels"}
-    if values_of_block(context.get("type_v")) > 1:  # which ours has flash attention for by itself
+    if values_of_block(context.get("type_v")) > 1:  # specllama turns flash attention on for these by itself
         theirs["flash_attn"] = True
     return theirs, {**context, **draft_options(arguments)}
 
 
 def sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments of a completion for the sampler chain."""
+    """The keyword arguments of a completion for the sampler chain."""
     return _given(
         temperature=arguments.temp,
         top_k=arguments.top_k,
@@ -306,7 +319,7 @@ def sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_prompts(paths: Iterable[Path]) -> tuple[list[Prompt], list[str]]:
-    """The prompts of all files, and what to say of lines that are none."""
+    """The prompts in all files, and messages about lines that hold no prompt."""
     from specllama import prompts
 
     found: list[Prompt] = []
@@ -322,14 +335,18 @@ def read_prompts(paths: Iterable[Path]) -> tuple[list[Prompt], list[str]]:
 
 
 def load_pair(arguments: argparse.Namespace) -> Llama:
-    """Load what `add_model_arguments` describes."""
+    """Load the models that `add_model_arguments` has added.
+
+    Raises:
+        UsageError: nothing would be drafted.
+    """
     if arguments.num_draft_tokens == 0:
         raise UsageError("--num-draft-tokens 0 is plain decoding, which would be compared with itself")
     return load_llama(arguments)
 
 
 def load_llama(arguments: argparse.Namespace) -> Llama:
-    """Load what `add_model_arguments` describes."""
+    """Load the models that `add_model_arguments` has added."""
     from specllama import Llama
 
     llm = Llama(arguments.model, verbose=False, **draft_options(arguments), **context_options(arguments))

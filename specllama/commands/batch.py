@@ -1,4 +1,4 @@
-"""`specllama batch`: many texts from a file into a file."""
+"""`specllama batch`: answers the prompts of a file, and writes the answers into another file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from specllama.commands import Subparsers
     from specllama.many.outcomes import Outcome
 
-_LINE_SECONDS = 30.0  # between two lines of progress where stderr is no terminal
+_LINE_SECONDS = 30.0  # the time between two lines of progress if stderr is no terminal
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -30,9 +30,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "batch",
         help="answer a file of prompts, many at once",
-        description="Answer each line of a file, many at once. Answers are appended as texts end. When the command is "
-        "ended, the same command goes on: it never answers a line twice. A line that fails has its error as its "
-        "answer, and the exit code stays 0.",
+        description="Answer each line of a file, many at once. Each answer is appended to the output when its text "
+        "ends. If the command was interrupted, the same command continues, and never answers a line twice. A line "
+        "that fails gets its error as its answer, and the exit code stays 0.",
     )
     parser.add_argument(
         "--input",
@@ -43,7 +43,11 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "batch format",
     )
     parser.add_argument(
-        "--output", type=Path, required=True, metavar="FILE", help="where answers are appended, in the order they end"
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the file that answers are appended to, in the order in which they end",
     )
     common.add_parallel(parser, default=8, of="texts")
     parser.add_argument(
@@ -51,17 +55,18 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "-n",
         type=common.whole(1),
         metavar="N",
-        help="tokens of an answer whose line does not say; default: 16 to a prompt, as many as fit in a chat",
+        help="the most tokens of an answer whose line does not say it; default: 16 for a prompt, as many as fit for a "
+        "chat",
     )
-    parser.add_argument("--quiet", "-q", action="store_true", help="neither progress nor statistics")
+    parser.add_argument("--quiet", "-q", action="store_true", help="show neither progress nor statistics")
     common.add_model_arguments(parser)
-    common.add_sampling_arguments(parser, "that of every text whose line has none")
+    common.add_sampling_arguments(parser, "the seed of every text whose line has none")
     common.add_server_sampling_arguments(parser)
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Answer what has no answer yet; on Ctrl-C and SIGTERM say how to go on."""
+    """Answer all lines that have no answer yet. On Ctrl-C and SIGTERM, tell the user how to continue."""
     from specllama.batch.answers import Answers
     from specllama.batch.survey import Survey
 
@@ -92,20 +97,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_files(source: Path, output: Path) -> None:
-    """Refuse what cannot be gone on with.
+    """Check that the batch can be continued later.
 
     Raises:
-        ValueError: a pipe, or one file for both.
+        ValueError: a file is a pipe, or input and output are one file.
         OSError: the input cannot be read.
     """
     for option, path in (("--input", source), ("--output", output)):
         if str(path) == "-" or (path.exists() and not path.is_file()):
-            raise ValueError(f"{option} {path} is no file: a batch reads it again in order to go on where it stopped")
+            raise ValueError(f"{option} {path} is no file: a batch reads it again to continue where it stopped")
     if not source.exists():
         raise FileNotFoundError(
             f"--input {source} does not exist: give the path of a file with a prompt, a chat or a request on each line"
         )
-    with source.open("rb"):  # before the output is made
+    with source.open("rb"):  # fails before the output is created
         pass
     if output.exists() and source.samefile(output):
         raise ValueError(f"--input and --output are both {source}: give another --output")
@@ -134,7 +139,7 @@ def _shown(arguments: argparse.Namespace, survey: Survey) -> Shown | None:
 
 
 def _progress_lines(outcomes: Iterator[Outcome], total: int, num_done: int) -> Generator[Outcome, None, None]:
-    """The same outcomes, with a line on stderr every half minute: what reads a log sees that it goes on."""
+    """Pass outcomes on, and print a line on stderr every half minute, so that a log shows the progress."""
     from specllama.commands.steps import duration
 
     started, ended = time.monotonic(), threading.Event()
@@ -159,7 +164,7 @@ def _progress_lines(outcomes: Iterator[Outcome], total: int, num_done: int) -> G
 
 
 def _report(arguments: argparse.Namespace, batch: Batch, survey: Survey, num_done: int) -> None:
-    """Say what became of it. A signal may have come between an answer and its count, so `num_done` is of the file."""
+    """Report the result. `num_done` is counted in the file, since a signal may come between an answer and its count."""
     stats = batch.stats
     if not arguments.quiet and stats.num_tokens:
         print(stats, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`specllama bench`: what the draft gains, as ratios to plain decoding on the same prompts."""
+"""`specllama bench`: measures what a draft gains, as ratios to plain decoding of the same prompts."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "bench",
         help="measure what the draft gains",
         description="Compare modes of decoding with plain decoding. They take turns on every prompt in one process, "
-        "and a mode's figure is its ratio to plain decoding on the same prompt. It is greedy unless --temp says "
-        "otherwise; above 0 the rule auto is coupled with --seed and block without. The result goes to stdout as a "
-        "table that can be pasted into an issue, progress goes to stderr, and Ctrl-C prints what is there so far.",
+        "and a mode's figure is its ratio to plain decoding on the same prompt. Decoding is greedy by default. With "
+        "--temp above 0, the rule auto is coupled if there is a --seed, and block if there is none. The result goes "
+        "to stdout as a table that can be pasted into an issue, progress goes to stderr, and Ctrl-C prints what is "
+        "there so far.",
     )
     group = parser.add_argument_group("what is measured")
     group.add_argument(
@@ -39,16 +40,18 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         type=Path,
         action="append",
         metavar="FILE",
-        help="JSON lines (.jsonl) of HumanEval, of Spec-Bench or with a `prompt` each, or a text file that is one "
-        "prompt; may be repeated. Default: 24 prompts of eight kinds that come with specllama",
+        help="a file of prompts: JSON lines (.jsonl) of HumanEval, of Spec-Bench or with a `prompt` in each, or a text "
+        "file with one prompt; may be repeated. Default: 24 prompts of eight kinds that come with specllama",
     )
-    group.add_argument("--limit", type=common.whole(1), metavar="N", help="the first N prompts of each category only")
+    group.add_argument(
+        "--limit", type=common.whole(1), metavar="N", help="use only the first N prompts of each category"
+    )
     common.add_max_tokens(group, 128, of="per answer")
     group.add_argument(
         "--modes",
         metavar="LIST",
-        help="plain, auto (what the options of the models say), RULE or RULE:GAMMA with a rule of --verify, as in "
-        "rejection:4,block:4; default plain,auto. plain is always among them",
+        help="modes with commas between them: plain, auto (as the models' options say), or RULE or RULE:GAMMA with a "
+        "rule of --verify, such as rejection:4,block:4; default plain,auto. plain is always among them",
     )
     group.add_argument(
         "--repeat",
@@ -62,21 +65,21 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         choices=("llama_cpp",),
         help="compare with llama_cpp.Llama instead: whole calls, prompts included, each class in a process of its own "
         "(both hold the model in memory). It takes three calls for each prompt: --limit 1 -n 64 is six times as fast. "
-        "It is written as md or json",
+        "The output is md or json",
     )
     group.add_argument(
         "--acceptance",
         type=_probabilities,
         metavar="LIST",
-        help="measure a synthetic draft in place of --draft-model: its tokens are accepted with these probabilities, "
-        "as in 0.8,0.7,0.6, one for each place of a round where those before it were accepted; the last one goes on. "
-        "Modes are RULE:GAMMA, default auto:1,auto:2,auto:4,auto:8",
+        help="measure a synthetic draft in place of --draft-model. Its tokens are accepted with these probabilities, "
+        "such as 0.8,0.7,0.6: one for each place in a round, given that the places before were accepted. Further "
+        "places have the last one. Modes are RULE:GAMMA, default auto:1,auto:2,auto:4,auto:8",
     )
     group.add_argument(
         "--draft-cost",
         type=float,
         metavar="X",
-        help="with --acceptance: what such a token costs, over one of plain decoding; it is waited for. Default 0",
+        help="with --acceptance: the time of a drafted token, over that of a token of plain decoding, default 0",
     )
     group.add_argument("--curve", action="store_true", help="also measure what a batch of 1 to 16 tokens costs")
     group = parser.add_argument_group("what is written")
@@ -86,13 +89,14 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "-o",
         choices=formats,
         default="md",
-        help="default md; csv has the summary, jsonl every run, json both and all else",
+        help="the format, default md; csv has the summary, jsonl has every run, and json has everything",
     )
     group.add_argument(
         "--report",
         type=Path,
         metavar="DIR",
-        help="also write report.html and its charts there (measures --curve too; needs specllama[plot])",
+        help="also write report.html and its charts into this folder (this measures --curve, too, and needs "
+        "specllama[plot])",
     )
     common.add_model_arguments(parser)
     common.add_sampling_arguments(parser)
@@ -101,7 +105,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure; whatever ends it, print what is there."""
+    """Measure. Whatever ends it, the results so far are printed."""
     from specllama.commands.steps import steps
     from specllama.evidence.bench import Bench, Plan
     from specllama.prompts import builtin_prompts, limited
@@ -154,11 +158,11 @@ def _probabilities(text: str) -> list[float]:
     return [float(number) for number in text.split(",")]
 
 
-_probabilities.__name__ = "list of numbers"  # as argparse calls it
+_probabilities.__name__ = "list of numbers"  # argparse's name of the type
 
 
 def _against(prompts: list[Prompt], problems: list[str], plan: Plan, arguments: argparse.Namespace) -> int:
-    """Compare with llama_cpp's own class; whatever ends it, print what is there."""
+    """Compare with llama_cpp's own class. Whatever ends it, the results so far are printed."""
     import json
 
     from specllama.commands.steps import steps
@@ -181,11 +185,11 @@ def _against(prompts: list[Prompt], problems: list[str], plan: Plan, arguments: 
 
 
 def _shown_in(progress: Steps, num_modes: int) -> Callable[[Run | Call, int, int], None]:
-    """Shows each run; where there is no bar, a line for all modes of a prompt."""
+    """A function that shows each run. Without a bar, it prints one line for all modes of a prompt."""
     turn: list[Run | Call] = []
 
     def on_run(run: Run | Call, done: int, total: int) -> None:
-        if turn and (turn[0].prompt_id, turn[0].repeat) != (run.prompt_id, run.repeat):  # a call of it has failed
+        if turn and (turn[0].prompt_id, turn[0].repeat) != (run.prompt_id, run.repeat):  # a call has failed
             turn.clear()
         turn.append(run)
         line = None
@@ -198,7 +202,7 @@ def _shown_in(progress: Steps, num_modes: int) -> Callable[[Run | Call, int, int
 
 
 def _signed(result: _R, arguments: argparse.Namespace, problems: list[str]) -> _R:
-    """The result with the command that made it. It is made to be published: no names of home folders."""
+    """Add the command line to the result. It is meant to be published, so names of home folders are left out."""
     from specllama.evidence.machine import without_home
 
     words: Sequence[str] = arguments.command_line
@@ -208,7 +212,7 @@ def _signed(result: _R, arguments: argparse.Namespace, problems: list[str]) -> _
 
 
 def _quoted(word: str) -> str:
-    # A shell expands ~ only where it is not quoted.
+    # A shell expands ~ only if it is not quoted.
     return "~/" + shlex.quote(word[2:]) if word.startswith("~/") else shlex.quote(word)
 
 
@@ -217,7 +221,7 @@ def _write(result: BenchResult, arguments: argparse.Namespace) -> None:
     from specllama.evidence.tables import curves_table
 
     print(FORMATS[arguments.output](result), flush=True)
-    if arguments.output in ("csv", "jsonl"):  # which have no place for these
+    if arguments.output in ("csv", "jsonl"):  # these formats have no place for curves and notes
         if result.curves:
             print(curves_table(result.curves), file=sys.stderr)
         for note in result.notes:

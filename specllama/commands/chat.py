@@ -42,7 +42,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--system", "-sys", type=common.utf8_text, metavar="TEXT", help="the system message")
     common.add_max_tokens(parser, None, of="of an answer")
-    parser.add_argument("--origins", action="store_true", help="colour the tokens by where they came from, as compare")
+    parser.add_argument(
+        "--origins", action="store_true", help="colour the tokens by where they came from, as `specllama compare` does"
+    )
     common.add_model_arguments(parser)
     common.add_sampling_arguments(parser)
     common.add_server_sampling_arguments(parser)
@@ -50,7 +52,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Talk until the messages end. A script exits with 1 if anything in it failed."""
+    """Answer messages until they end. A script exits with 1 if any of its lines has failed."""
     from specllama import Conversation
 
     options = {**common.sampling_options(arguments), **common.server_sampling_options(arguments)}
@@ -69,13 +71,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class Chat:
-    """Answers messages, and obeys lines that begin with a slash.
+    """Answers messages, and carries out commands, which begin with a slash.
 
-    Answers and what was asked for go to stdout, remarks to stderr.
+    Answers and the results of commands go to stdout, and remarks go to stderr.
 
     Args:
-        conversation: what is continued.
-        origins: colour the answers' tokens by where they came from.
+        conversation: the conversation to continue.
+        origins: whether to colour the tokens of answers by their origins.
+
+    Attributes:
+        failed: whether a message or a command has failed.
     """
 
     def __init__(self, conversation: Conversation, origins: bool = False) -> None:
@@ -86,13 +91,12 @@ class Chat:
         self._out = Console(highlight=False)
         self._remarks = Console(highlight=False, stderr=True)
         self._drafting = conversation.llm.num_draft_tokens or "auto"
-        self._own_file: Path | None = None  # that /save may overwrite
-        self._unsent: str | None = None  # did not fit
+        self._own_file: Path | None = None  # the file that /save may overwrite
+        self._unsent: str | None = None  # the last message, if it did not fit into the context
         self.failed = False
-        """Whether anything could not be done."""
 
     def greet(self) -> None:
-        """Say how to begin."""
+        """Tell the user how to begin."""
         self._remark("/help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.")
         if self._origins:
             from specllama.commands.terminal import legend
@@ -100,7 +104,7 @@ class Chat:
             self._out.print(legend())
 
     def run(self, messages: Iterable[str]) -> None:
-        """Take messages until they end, or one is /exit."""
+        """Take messages until they end, or until one is /exit."""
         for message in messages:
             if message.strip() == "/exit":
                 return
@@ -153,7 +157,7 @@ class Chat:
         if self._unsent is not None:
             self._answer(self._unsent)
 
-    # Commands: _do_reset obeys /reset
+    # The commands: _do_reset carries out /reset
 
     def _do_help(self, argument: str) -> None:
         for usage, meaning in _HELP:
@@ -220,7 +224,7 @@ def _path(argument: str, command: str) -> Path:
 
 
 def _messages(read: Callable[[str], str | None]) -> Iterator[str]:
-    """The messages that are not blank, until the end of stdin."""
+    """All messages up to the end of stdin, without blank ones."""
     while True:
         try:
             message = read_message(read)
@@ -236,13 +240,13 @@ def _messages(read: Callable[[str], str | None]) -> Iterator[str]:
 
 
 def read_message(read: Callable[[str], str | None]) -> str | None:
-    """Read a message: a line, or what stands between three quotes, on as many lines as it takes.
+    """Read a message. It is one line, or any number of lines between three quotes.
 
     Args:
-        read: gives the next line, None at the end. Its argument is what asks for one on a terminal.
+        read: gives the next line; None at the end. Its argument is the prompt to show on a terminal.
 
     Returns:
-        The message, None at the end.
+        The message; None at the end.
     """
     line = read("> ")
     if line is None or not line.startswith(_QUOTES):
@@ -272,18 +276,18 @@ def _line_of_script(prompt: str) -> str | None:
 
 @contextlib.contextmanager
 def _history(path: Path) -> Iterator[None]:
-    """Offer what was typed in earlier chats while the block runs, and keep what is typed in it."""
+    """A context manager that offers what was typed in earlier chats, and keeps what is typed in its block."""
     try:
         import readline
-    except ImportError:  # Windows
+    except ImportError:  # Windows has no readline
         yield
         return
     can_be_read = True
     try:
         readline.read_history_file(path)
-    except FileNotFoundError:  # none yet
+    except FileNotFoundError:  # this is the first chat
         pass
-    except OSError as problem:  # what cannot be read must not be replaced either
+    except OSError as problem:  # a history that cannot be read must not be overwritten
         can_be_read = False
         _warn(f"the history {path} cannot be read, and nothing is added to it: {problem}")
     try:

@@ -1,4 +1,4 @@
-"""`specllama compare`: plain and speculative decoding of one prompt, side by side."""
+"""`specllama compare`: shows plain and speculative decoding of one prompt side by side."""
 
 from __future__ import annotations
 
@@ -34,13 +34,16 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print one object with both texts and their statistics")
     common.add_model_arguments(parser, pair=True)
-    common.add_sampling_arguments(parser, "default 1, so that both write the same text")
+    common.add_sampling_arguments(parser, "the seed of both ways, default 1; with it both write the same text")
     parser.set_defaults(seed=1)
     return parser
 
 
 def run(arguments: argparse.Namespace, models: str = "") -> int:
-    """Decode both ways, and show them. `models`: what they are called, if not by their files."""
+    """Decode in both ways, and show the texts.
+
+    `models` names the models in the report; empty for their files' names.
+    """
     from rich.console import Console
 
     from specllama.commands.side_by_side import report, report_gain, show

@@ -1,4 +1,4 @@
-"""`specllama demo`: `specllama compare` with the default pair, in the form that suits this machine."""
+"""`specllama demo`: runs `specllama compare` with the default pair of models, in types that suit this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROMPT = (
     "Write a Python function `merge_intervals(intervals)` that merges overlapping intervals, "
     "with type hints, a docstring and three assertions that test it."
 )
-# Context, compute buffers and Python, beside the weights of both models.
+# Bytes for the context, compute buffers and Python, besides the weights of both models.
 _MEMORY_ROOM = int(1.2e9)
 
 
@@ -33,14 +33,14 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "--prompt", "-p", type=utf8_text, metavar="TEXT", help="a user's message; - reads it from stdin"
     )
     add_max_tokens(parser, 128)
-    parser.add_argument("--temp", type=float, default=0.0, metavar="T", help="default 0, greedy")
+    parser.add_argument("--temp", type=float, default=0.0, metavar="T", help="the temperature, default 0 (greedy)")
     add_num_draft_tokens(parser)
-    add_threads(parser, "default: what suits this machine")
+    add_threads(parser, "threads, default: what suits this machine")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Fetch, and compare."""
+    """Fetch the models, and compare."""
     import llama_cpp
     import psutil
 
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class Pair(NamedTuple):
-    """Which types of target and draft to run, and why."""
+    """The types of target and draft to run, and the reason for them."""
 
     target_type: str
     draft_type: str
@@ -73,18 +73,18 @@ class Pair(NamedTuple):
 
 
 def choose_pair(target: Model, draft: Model, *, gpu: bool, kernels: bool, memory: int) -> Pair:
-    """Choose the types with which speculation shows what it does on this machine.
+    """Choose types of the weights that let speculation show its gain on this machine.
 
-    It pays where reading the weights is what takes the time. A GPU is there with 4-bit weights, and so is a CPU with
-    our kernels. One without them computes too long, and shows it with a larger type of the same model, which stands
-    for the larger models that people use drafts for.
+    Speculation pays where decoding mostly waits for weights to be read. That is so for 4-bit weights on a GPU, and on a
+    CPU with our kernels. A CPU without them spends most of the time computing. There a type with more bits is chosen,
+    which behaves like the larger models that people use drafts for.
 
     Args:
         target: the catalog's target.
-        draft: its draft.
-        gpu: whether llama.cpp can use one.
-        kernels: whether ours run.
-        memory: bytes that are available without swapping.
+        draft: the catalog's draft.
+        gpu: whether llama.cpp can use a GPU.
+        kernels: whether our kernels run on this CPU.
+        memory: the bytes of memory that are available without swapping.
     """
     if gpu:
         reason = f"llama.cpp can use a GPU here: {target.type} weights, all layers on the GPU"
@@ -104,7 +104,7 @@ def choose_pair(target: Model, draft: Model, *, gpu: bool, kernels: bool, memory
 
 
 def _in_type(model: Model, file_type: str) -> str:
-    """The path of a model in a type, which is made on the first run."""
+    """The path of a model with a type. The file is made on the first run."""
     if file_type == model.type:
         return str(model.path)
     path = model.variant_path(file_type)

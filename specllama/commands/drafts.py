@@ -1,4 +1,4 @@
-"""`specllama drafts`: what could draft for a model on this machine."""
+"""`specllama drafts`: shows what could draft for a model on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CTX_SIZE = 4096
 _LOOKUP = "lookup"
 _MODELS = ("model", "foreign")
-_MOST_FOREIGN = 3  # of the models of other tokenizers, which a folder may be full of, the cheapest are shown and tried
+_MOST_FOREIGN = 3  # models of other tokenizers that are shown and tried, the cheapest ones: a folder may have many
 _CONVERT = "convert it with llama.cpp's convert_hf_to_gguf.py"
 
 
@@ -32,36 +32,44 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "drafts",
         help="show what could draft for a model on this machine",
-        description="Show what could draft for a model: its own MTP layers, heads beside it, and heads and smaller "
-        "models in its folder, in specllama's cache, and in those of llama.cpp, LM Studio, ollama and the hub, of its "
-        "vocabulary or another. Only headers are read. Of what is not here it says what is known for the model's "
-        "family. A cost is what a drafted token takes over one of the model: measured, where `tune` or a run has "
-        "measured both, else estimated by sizes. The last lines say what -md auto takes.",
+        description="Show what could draft for a model: MTP layers in its file, heads beside it, and heads and "
+        "smaller models in its folder and in the caches of specllama, llama.cpp, LM Studio, ollama and the hub. Such "
+        "a model may have another vocabulary. Only headers are read. Drafts that are known for the model's family and "
+        "are not on this machine are listed, too. A draft's cost is the time of a drafted token over that of a token "
+        "of the model. It is measured if `tune` or a run has measured both, and estimated by sizes otherwise. The "
+        "last lines say what -md auto takes.",
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="a GGUF file, a catalog name, or a name of the hub")
     parser.add_argument(
         "--measure",
         action="store_true",
-        help="try those that are here on eight prompts, beside lookup (minutes); -md auto goes by what this finds",
+        help="try the drafts on this machine, and lookup, on eight prompts (minutes); -md auto then uses the results",
     )
     parser.add_argument(
         "--forget",
         action="store_true",
-        help="have -md auto decide again for this model, or without one for all, whatever was measured",
+        help="forget what -md auto has decided and what was measured, for this model, or without one for all models",
     )
     parser.add_argument(
-        "--pull", action="store_true", help="download the first that is known for the family, if none is here"
+        "--pull",
+        action="store_true",
+        help="download the first draft that is known for the model's family, if none is on this machine",
     )
-    parser.add_argument("--output", "-o", choices=("md", "json"), default="md", help="default md")
+    parser.add_argument("--output", "-o", choices=("md", "json"), default="md", help="the format, default md")
     parser.add_argument(
-        "--max-tokens", "-n", type=whole(8), default=64, metavar="N", help="of an answer of --measure, default 64"
+        "--max-tokens",
+        "-n",
+        type=whole(8),
+        default=64,
+        metavar="N",
+        help="the most tokens of an answer of --measure, default 64",
     )
-    add_threads(parser, "of --measure, default: what suits this machine")
+    add_threads(parser, "threads for --measure, default: what suits this machine")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look, and print what was found."""
+    """Search for drafts, and print the result."""
     from specllama.models.catalog import resolve
     from specllama.models.found_drafts import survey
 
@@ -80,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _all_expected(survey: Survey) -> dict[str, Expected]:
-    """What is expected of each that was found."""
+    """What is expected of each draft on this machine, by ``draft_model``."""
     from specllama.engine.costs import KeptCurves
     from specllama.engine.expected_gain import expected
 
@@ -93,7 +101,7 @@ def _all_expected(survey: Survey) -> dict[str, Expected]:
     return found
 
 
-# --- What does something ----------------------------------------------------------------------------------------------
+# --- Actions ----------------------------------------------------------------------------------------------------------
 
 
 def _forget(model: str | None) -> int:
@@ -117,7 +125,7 @@ def _remember(survey: Survey, gains: dict[str, Gain | str]) -> None:
 
 
 def _pull(survey: Survey) -> bool:
-    """Download the first draft of the table that can be. False: there is none, which is said."""
+    """Download the first draft of families.toml that can be downloaded. Returns False if there is none."""
     from specllama.models import download
     from specllama.models.catalog import catalog
     from specllama.models.hub import HubName
@@ -143,7 +151,7 @@ def _can_be_pulled(known: KnownDraft) -> bool:
 
 
 def _measured(survey: Survey, arguments: argparse.Namespace) -> dict[str, Gain | str]:
-    """What each draft gains; in place of that, why it could not be tried."""
+    """The measured gain of each draft, or the reason why it could not be tried."""
     import specllama
     from specllama.backend.cpu import default_threads
     from specllama.commands.steps import steps
@@ -169,7 +177,7 @@ def _measured(survey: Survey, arguments: argparse.Namespace) -> dict[str, Gain |
     return gains
 
 
-# --- What is shown ----------------------------------------------------------------------------------------------------
+# --- Output -----------------------------------------------------------------------------------------------------------
 
 
 def _as_json(survey: Survey, gains: dict[str, Gain | str]) -> str:
@@ -253,7 +261,7 @@ def _table(survey: Survey) -> list[str]:
 
 
 def _shown(survey: Survey) -> list[FoundDraft]:
-    """Those that can be used, of models of other tokenizers the cheapest."""
+    """The usable drafts. Of models of other tokenizers only the cheapest are shown."""
     foreign = [draft for draft in survey.usable if draft.kind == "foreign"]
     return [draft for draft in survey.usable if draft not in foreign[_MOST_FOREIGN:]]
 
@@ -265,7 +273,7 @@ def _auto(survey: Survey) -> Choice:
 
 
 def _short(survey: Survey, draft: FoundDraft) -> str:
-    """Its path, from the model's folder where it lies there."""
+    """The draft's path; only its name if it is in the model's folder."""
     folder = os.path.dirname(os.path.abspath(survey.path))
     path = draft.draft_model
     return os.path.basename(path) if os.path.dirname(path) == folder else path
@@ -286,7 +294,7 @@ def _how_to_get(known: KnownDraft) -> str:
 
 
 def _advice(survey: Survey, gains: dict[str, Gain | str]) -> list[str]:
-    """What to do, by what is here and what was measured."""
+    """The advice for the user, from the drafts on this machine and from what was measured."""
     model, auto = survey.path, _auto(survey)
     ratios = {name: gain.ratio for name, gain in gains.items() if not isinstance(gain, str)}
     if ratios:

@@ -1,4 +1,4 @@
-"""`specllama eval`: answers that can be graded, with and without a draft."""
+"""`specllama eval`: compares how many answers are right with a draft and without one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ If that is what you want, on a machine where it may happen, add --allow-code-exe
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Add the command, with one of its own for each experiment."""
+    """Add the command, with a subcommand for each experiment."""
     parser = subparsers.add_parser(
         "eval",
         help="see whether answers are as often right with a draft as without",
@@ -41,7 +41,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do the experiment that was named."""
+    """Run the experiment that was named."""
     return int(arguments.experiment(arguments))
 
 
@@ -49,13 +49,17 @@ def _add_multiply(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "multiply",
         help="small multiplications, sampled",
-        description="Ask small multiplications in chat form, answered plainly and speculatively by independent "
-        "samples at temperature 1 unless --temp says otherwise, and compare both accuracies. The same --seed asks the "
-        "same questions.",
+        description="Ask small multiplications as chats, and compare how many answers are right with plain and with "
+        "speculative decoding. Answers are independent samples, at temperature 1 by default. One --seed always asks "
+        "the same questions.",
     )
     parser.add_argument("--count", type=common.whole(1), default=200, metavar="N", help="questions, default 200")
     parser.add_argument(
-        "--digits", type=_shapes, default=_shapes("2x1,2x2"), metavar="AxB,...", help="of the factors, default 2x1,2x2"
+        "--digits",
+        type=_shapes,
+        default=_shapes("2x1,2x2"),
+        metavar="AxB,...",
+        help="the digits of the factors, default 2x1,2x2",
     )
     _add_common(parser, max_tokens=32)
     parser.set_defaults(experiment=_multiply, temp=1.0)
@@ -65,8 +69,8 @@ def _add_humaneval(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "humaneval",
         help="HumanEval's programming tasks (executes generated code)",
-        description="Have the model solve each task once plainly and once speculatively, run the tests, and compare "
-        "pass@1, at temperature 0.2 unless --temp says otherwise. This executes code that a model wrote: with "
+        description="Let the model solve each task once plainly and once speculatively, run the tests, and compare "
+        "pass@1. The temperature is 0.2 by default. This executes code that a model wrote: with "
         "limits on time and memory, but with your rights.",
     )
     parser.add_argument(
@@ -77,7 +81,9 @@ def _add_humaneval(subparsers: Subparsers) -> None:
         help="HumanEval as JSON lines: HumanEval.jsonl.gz of github.com/openai/human-eval (data/), unpacked",
     )
     parser.add_argument("--limit", type=common.whole(1), metavar="N", help="only the first N tasks")
-    parser.add_argument("--allow-code-execution", action="store_true", help="needed: execute what the model wrote")
+    parser.add_argument(
+        "--allow-code-execution", action="store_true", help="required: allow that code of the model is executed"
+    )
     parser.add_argument(
         "--time-limit", type=float, default=10.0, metavar="S", help="seconds for each program, default 10"
     )
@@ -96,7 +102,9 @@ def _add_common(parser: argparse.ArgumentParser, max_tokens: int) -> None:
     common.add_max_tokens(parser, max_tokens, of="of an answer")
     parser.add_argument("--json", action="store_true", help="print one object, with every question and answer")
     common.add_model_arguments(parser, pair=True)
-    common.add_sampling_arguments(parser, "of the run, default 0; every answer is a sample with a seed derived from it")
+    common.add_sampling_arguments(
+        parser, "the seed of the run, default 0; every answer is a sample with a seed derived from it"
+    )
     parser.set_defaults(seed=0, verify="block")
 
 
@@ -132,7 +140,7 @@ def _humaneval(arguments: argparse.Namespace) -> int:
 
 
 def _evaluate(arguments: argparse.Namespace, name: str, prompts: Sequence[Prompt], grade: Grader) -> int:
-    """Load the pair and ask; whatever ends it, print what is there."""
+    """Load the models, and ask all questions. Whatever ends it, the results so far are printed."""
     from specllama.commands.steps import steps
     from specllama.evidence.eval import Evaluation
     from specllama.evidence.eval.report import to_text
@@ -152,7 +160,7 @@ def _evaluate(arguments: argparse.Namespace, name: str, prompts: Sequence[Prompt
 
 
 def _shown_in(progress: Steps) -> Callable[[Record, int, int], None]:
-    """Shows how many answers were right; where there is no bar, a line for every tenth of the way."""
+    """A function that shows how many answers are right. Without a bar, it prints a line for every tenth of the way."""
     right = [0, 0]
 
     def on_answer(record: Record, done: int, total: int) -> None:

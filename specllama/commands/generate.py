@@ -1,4 +1,4 @@
-"""`specllama generate`: text on stdout, statistics on stderr."""
+"""`specllama generate`: writes text to stdout, and statistics to stderr."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Generate; on Ctrl-C and SIGTERM keep what is there."""
+    """Generate. On Ctrl-C and SIGTERM, the text so far is kept."""
     from rich.console import Console
 
     from specllama.commands.terminal import print_piece
@@ -73,7 +73,7 @@ def _cut_off(llm: Llama, max_tokens: int | None) -> str:
 
 
 def add_prompt(parser: argparse.ArgumentParser) -> None:
-    """Add the prompt that `read_prompt` reads."""
+    """Add the option for the prompt, which `read_prompt` reads."""
     parser.add_argument(
         "--prompt",
         "-p",
@@ -85,7 +85,7 @@ def add_prompt(parser: argparse.ArgumentParser) -> None:
 
 
 def read_prompt(argument: str) -> str:
-    """Return the prompt itself, or all of stdin for "-", without the newline that ends it.
+    """The prompt: the argument, or all of stdin if it is "-". The newline at the end of stdin is removed.
 
     Raises:
         ValueError: stdin is not UTF-8.
@@ -94,7 +94,12 @@ def read_prompt(argument: str) -> str:
 
 
 class Generation:
-    """One answer as it grows: its text, and why it ended."""
+    """One answer while it is generated.
+
+    Attributes:
+        text: the text so far.
+        finish_reason: why it ended; None before.
+    """
 
     def __init__(self, llm: Llama) -> None:
         self._llm = llm
@@ -103,7 +108,7 @@ class Generation:
         self._is_thinking = False
 
     def stream(self, prompt: str, *, chat: bool, **options: Any) -> Iterator[str]:
-        """Yield the pieces of the answer to `prompt`. `options` go to the completion."""
+        """Yield the answer to `prompt` in pieces. `options` go to the completion."""
         if chat:
             messages = [{"role": "user", "content": prompt}]
             chunks = self._llm.create_chat_completion(messages, stream=True, **options)
@@ -118,7 +123,7 @@ class Generation:
                 yield piece
 
     def _said(self, delta: dict[str, Any]) -> str:
-        """The text of a chunk: thoughts, and behind them and an empty line the answer."""
+        """The text of a chunk. Thoughts are shown, too, with an empty line between them and the answer."""
         thought, content = delta.get("reasoning_content", ""), delta.get("content") or ""
         self._is_thinking = self._is_thinking or bool(thought)
         if self._is_thinking and content:
@@ -128,7 +133,7 @@ class Generation:
 
     @property
     def tokens(self) -> list[int]:
-        """The ids of the generated tokens; the one that ended the text is among them."""
+        """The ids of the generated tokens, with the one that ended the text."""
         stats = self._llm.stats
         first = stats.num_prompt_tokens
         return [int(token) for token in self._llm.input_ids[first : first + stats.num_tokens]]

@@ -1,4 +1,4 @@
-"""`specllama pull`: download a model of the catalog or of the hub, or list them."""
+"""`specllama pull`: downloads a model of the catalog or of the hub, or lists models."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "pull",
         help="download a model and print its path",
-        description="Download a model, and print its path. One of the catalog is checked by its hash, and lies in "
-        "SPECLLAMA_CACHE, else in the user's cache directory. ORG/NAME, ORG/NAME:TYPE or ORG/NAME:FILE is a GGUF file "
-        "of the hub, and lies in the hub's own cache (HF_HOME). HF_TOKEN is sent, where it is set.",
+        description="Download a model, and print its path. A model of the catalog is checked by its hash, and is kept "
+        "in SPECLLAMA_CACHE, or else in the user's cache directory. ORG/NAME, ORG/NAME:TYPE or ORG/NAME:FILE is a GGUF "
+        "file of the hub, and is kept in the hub's own cache (HF_HOME). HF_TOKEN is sent if it is set.",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("name", nargs="?", metavar="NAME", help="a name from `specllama pull --list`, or ORG/NAME:TYPE")
-    what.add_argument("--list", action="store_true", help="show the models there are, and which are here")
+    what.add_argument(
+        "--list", action="store_true", help="show the models of the catalog, and which models are on this machine"
+    )
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Download or list."""
+    """Download a model, or list models."""
     if arguments.list:
         _list()
         return 0
@@ -66,7 +68,7 @@ def _list() -> None:
         table.add_row(model.name, model.title, model.type, size, model.licence, ", ".join(here) or "-")
     for name, _, num_bytes in all_on_disk():
         table.add_row(name, "", "", gigabytes(num_bytes), "", "yes")
-    # A pipe has no width: whoever reads it wants whole lines.
+    # A pipe has no width, and its readers need whole lines.
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=200)
     console.print(table)

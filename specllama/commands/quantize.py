@@ -1,4 +1,4 @@
-"""`specllama quantize`: write a model in another type."""
+"""`specllama quantize`: writes a model with another type of weights."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the command."""
     parser = subparsers.add_parser(
         "quantize",
-        help="write a model in another type and print its path",
-        description="Write a model in another type with llama.cpp's quantizer, and print the path. "
+        help="write a model with another type of weights and print its path",
+        description="Write a model with another type of weights by llama.cpp's quantizer, and print the path. "
         "A model of the catalog is then known as NAME:TYPE wherever a model is asked for.",
         epilog="types: " + ", ".join(FILE_TYPES),
     )
@@ -39,17 +39,21 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="instead of TYPE: try several types, and keep the one with which TARGET writes fastest here (minutes)",
     )
     parser.add_argument(
-        "--output", "-o", type=Path, metavar="FILE", help="default: in the cache for a name, beside a file"
+        "--output",
+        "-o",
+        type=Path,
+        metavar="FILE",
+        help="the file to write; default: in the cache for a name, beside the model for a file",
     )
     parser.add_argument(
-        "--threads", "-t", type=whole(0, MOST_THREADS), default=0, metavar="N", help="default: all cores"
+        "--threads", "-t", type=whole(0, MOST_THREADS), default=0, metavar="N", help="threads, default: all cores"
     )
-    parser.add_argument("--force", "-f", action="store_true", help="make it again where it exists")
+    parser.add_argument("--force", "-f", action="store_true", help="replace a file that exists")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Quantize."""
+    """Quantize a model, and print the path of the new file."""
     if (arguments.type is None) == (arguments.as_draft is None):
         raise UsageError("give a TYPE, or --as-draft TARGET to find the best one")
     if arguments.as_draft is None:
@@ -60,9 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def make_best_draft(arguments: argparse.Namespace) -> str:
-    """Write a model in the type with which it drafts best for its target, and return its path.
+    """Write a model with the type with which it drafts fastest for its target.
 
-    That is the path of the model itself if no other type is faster.
+    Returns:
+        The path of the new file, or of the model itself if no other type is faster.
     """
     from specllama.commands.steps import shown_in_tenths, steps
     from specllama.evidence.draft_types import CANDIDATES
@@ -72,7 +77,7 @@ def make_best_draft(arguments: argparse.Namespace) -> str:
     model = Path(resolve(arguments.model))
     outputs: dict[str, Path] = {name: arguments.output or default_output(arguments.model, name) for name in CANDIDATES}
     if arguments.output is None:
-        outputs = {name: path for name, path in outputs.items() if path.resolve() != model.resolve()}  # it is that one
+        outputs = {name: path for name, path in outputs.items() if path.resolve() != model.resolve()}  # not onto itself
     is_named_by_cache = arguments.output is None and not os.path.exists(arguments.model)
     for path in outputs.values():
         if path.exists() and not (arguments.force or is_named_by_cache):
@@ -109,7 +114,7 @@ def _compared(arguments: argparse.Namespace, drafts: dict[str, Path], shown: OnA
 
 
 def _show(types: list[DraftType]) -> None:
-    """On stderr: the path is what the command prints."""
+    """Print the comparison on stderr, since stdout is for the path."""
     from specllama.evidence.draft_types import within_error
 
     print("type            MB  tokens/s  accepted  against the file as it is", file=sys.stderr)
@@ -127,10 +132,16 @@ def _show(types: list[DraftType]) -> None:
 
 
 def make(model: str, file_type: str, output: Path | None = None, threads: int = 0, force: bool = False) -> str:
-    """Write a model in another type with a progress bar on stderr, and return its path.
+    """Write a model with another type, with a progress bar on stderr.
 
-    What exists is used as it is when the cache names it after its model and type; any other existing file is only
-    replaced when `force` says so.
+    A file that the cache names by its model and type is used if it exists. Any other existing file is replaced only
+    with `force`.
+
+    Returns:
+        The path of the new file.
+
+    Raises:
+        FileExistsError: the file exists, and may not be replaced.
     """
     from specllama.commands.steps import shown_in_tenths, steps
     from specllama.models.quantize import default_output, quantize, what_stays_lost

@@ -1,4 +1,4 @@
-"""`specllama serve`: an OpenAI-compatible server."""
+"""`specllama serve`: runs an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from specllama.commands import Subparsers
 
 _KEY_VARIABLE = "SPECLLAMA_API_KEY"
-_CACHE_RAM = 1024  # MiB
-_LONGEST_EMBEDDED = 2048  # tokens, where the context is as long as the model's
-_MAX_BODY = 8 << 20  # server.request_limits.MAX_BODY, which takes the extra to import
+_CACHE_RAM = 1024  # the default in MiB
+_LONGEST_EMBEDDED = 2048  # the most tokens of a text to embed if --ctx-size is 0
+_MAX_BODY = 8 << 20  # equal to server.request_limits.MAX_BODY, which cannot be imported without the extra
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -33,20 +33,26 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     common.add_model_arguments(parser)
     group = parser.add_argument_group("server")
     group.add_argument(
-        "--mmproj", type=Path, metavar="FILE", help="the part of the model that sees: chats may have images then"
+        "--mmproj", type=Path, metavar="FILE", help="the model's part that reads images; with it, chats may have images"
     )
     group.add_argument(
-        "--alias", type=common.utf8_text, metavar="NAME", help="the model's name in answers; default: that of its file"
+        "--alias", type=common.utf8_text, metavar="NAME", help="the model's name in answers; default: its file's name"
     )
-    group.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1: this machine only")
     group.add_argument(
-        "--port", type=common.whole(0, 65535), default=8000, metavar="N", help="default 8000; 0: any that is free"
+        "--host", default="127.0.0.1", help="the address to listen on, default 127.0.0.1: this machine only"
+    )
+    group.add_argument(
+        "--port",
+        type=common.whole(0, 65535),
+        default=8000,
+        metavar="N",
+        help="the port, default 8000; 0 for any free one",
     )
     group.add_argument(
         "--api-key",
         type=common.utf8_text,
         metavar="KEY",
-        help=f"without it nothing answers; default: {_KEY_VARIABLE}, if set",
+        help=f"the key that clients must send; default: the variable {_KEY_VARIABLE}, or no key if it is not set",
     )
     group.add_argument(
         "--allowed-host",
@@ -54,8 +60,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         default=[],
         dest="allowed_hosts",
         metavar="NAME",
-        help="a name or an address by which it may be called, beside --host and the loopback ones, and whose pages may "
-        "use it; may be given several times; * allows all",
+        help="a further name or address under which clients may call the server, and whose web pages may use it; "
+        "--host and loopback addresses are always allowed; may be repeated; * allows all",
     )
     group.add_argument(
         "--max-waiting",
@@ -71,14 +77,14 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         type=common.whole(-1),
         default=_CACHE_RAM,
         metavar="MIB",
-        help="memory for what the KV cache held of earlier conversations, so that they are not read again; 0 keeps "
+        help="memory for the KV caches of earlier conversations, so that they are not decoded again; 0 keeps "
         f"none, -1 has no limit (default {_CACHE_RAM})",
     )
     group.add_argument(
         "--share-lookups",
         action="store_true",
-        help="have the draft look up what was answered before, whoever asked: 16,384 tokens, in memory alone. Who asks "
-        "may conclude from times what others were told",
+        help="let the draft look up earlier answers to all clients: 16,384 tokens, in memory only. A client may "
+        "conclude from response times what others were told",
     )
     group.add_argument(
         "--embedding-model",
@@ -95,13 +101,13 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         type=common.whole(1),
         default=_MAX_BODY,
         metavar="BYTES",
-        help=f"longest body of a request; others get 413 (default {_MAX_BODY})",
+        help=f"the longest body of a request; longer ones get 413 (default {_MAX_BODY})",
     )
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until told to end."""
+    """Serve until a signal ends it."""
     try:
         from specllama import server
         from specllama.drop_in.images import give_image_handler
@@ -124,7 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
             embedder = None
             if arguments.embedding_model is not None:
                 context = common.context_options(arguments)
-                for name in ("type_k", "type_v"):  # an encoder has no cache
+                for name in ("type_k", "type_v"):  # an encoder has no KV cache
                     context.pop(name, None)
                 context["n_batch"] = arguments.ctx_size or _LONGEST_EMBEDDED
                 embedder = stack.enter_context(
@@ -151,5 +157,5 @@ def run(arguments: argparse.Namespace) -> int:
             finally:
                 for worker in {app.state.worker, app.state.embedding_worker}:
                     worker.shut_down()
-                    worker.close()  # the model is freed next
+                    worker.close()  # before the end of the block frees the model
     return 0

@@ -1,4 +1,4 @@
-"""A prompt decoded both ways while one looks on, and what each way took."""
+"""Shows a prompt being decoded plainly and speculatively, and reports what both ways took."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from specllama.prompts import Prompt
     from specllama.token import Token
 
-_NARROW = 80  # columns of a terminal below which two texts, with their numbers, do not fit beside each other
-_REDRAW_SECONDS = 0.1  # between two drawings a token costs next to nothing
-_FRAME_LINES = 5  # borders, legend, and a line to spare
+_NARROW = 80  # columns: in a narrower terminal two texts do not fit side by side
+_REDRAW_SECONDS = 0.1  # the least time between two drawings, so that drawing does not slow decoding down
+_FRAME_LINES = 5  # lines for borders and legend, and a spare one
 
 
 def show(out: Console, llm: Llama, prompt: str | Prompt, **options: Any) -> compare.Comparison:
-    """Decode both ways while showing the texts: side by side in a terminal, else one after the other."""
+    """Decode in both ways and show the texts: side by side in a wide terminal, otherwise one after the other."""
     wide = out.is_terminal and not out.is_dumb_terminal and out.width >= _NARROW
     if not wide:
         with _in_turn(out) as listener:
@@ -48,7 +48,7 @@ def show(out: Console, llm: Llama, prompt: str | Prompt, **options: Any) -> comp
 
 @contextlib.contextmanager
 def _in_turn(out: Console) -> Iterator[Any]:
-    """A listener that prints one text after the other."""
+    """A context manager that gives a function for printing the tokens: one text after the other."""
     shown = ""
 
     def on_token(way: str, token: Token) -> None:
@@ -67,7 +67,7 @@ def _in_turn(out: Console) -> Iterator[Any]:
 
 
 class Panes:
-    """Shows both texts in columns while they grow, and whole at the end, whatever that was."""
+    """Shows both texts in columns while they grow. At the end, or after an error, it prints them as a whole."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -83,12 +83,12 @@ class Panes:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Replace what was drawn by the whole texts."""
+        """Replace the drawing by the whole texts."""
         self._live.stop()
         self._console.print(self._columns(self._texts))
 
     def add(self, way: str, token: Token) -> None:
-        """Append a token to one of the texts."""
+        """Append a token to the text of `way`."""
         self._texts[way].append(harmless(token.text), STYLES[token.origin])
 
     @property
@@ -97,10 +97,10 @@ class Panes:
         return time.monotonic() - self._drawn >= _REDRAW_SECONDS
 
     def draw(self, notes: dict[str, str]) -> None:
-        """Draw the ends of the texts that there is room for, with notes below them."""
+        """Draw as much of the end of each text as there is room for, with notes below."""
         self._notes |= notes
         height = max(3, self._console.height - _FRAME_LINES)
-        width = max(1, self._console.width // len(self._texts) - 4)  # without borders and padding
+        width = max(1, self._console.width // len(self._texts) - 4)  # a column without its border and padding
         ends = {
             way: Text("\n").join(list(text.copy().wrap(self._console, width))[-height:])
             for way, text in self._texts.items()
@@ -121,13 +121,13 @@ def _rate(side: compare.Side) -> str:
 
 
 def report(out: Console, comparison: compare.Comparison, models: str = "", remark: str | None = None) -> None:
-    """Show what both ways took, and say what it means, also when plain decoding won.
+    """Print what both ways took and what it means, also if plain decoding was faster.
 
     Args:
-        out: where to.
-        comparison: of both ways.
-        models: their names.
-        remark: what a reader must know besides.
+        out: the console to print on.
+        comparison: the results of both ways.
+        models: the names of the models; empty to leave them out.
+        remark: a further remark for the reader; None for none.
     """
     out.rule()
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -151,14 +151,14 @@ def report_gain(
     ours: dict[str, Any],
     **options: Any,
 ) -> None:
-    """Measure whole calls of llama_cpp.Llama and of specllama.Llama, and say what the second one gains.
+    """Measure whole calls of llama_cpp.Llama and of specllama.Llama, and print what specllama gains.
 
     Args:
-        out: where to.
+        out: the console to print on.
         prompt: a user's message, or a `Prompt`.
-        theirs: constructor arguments of llama_cpp.Llama.
-        ours: those of specllama.Llama.
-        options: what `bench.Plan.checked` takes.
+        theirs: the constructor arguments of llama_cpp.Llama.
+        ours: the constructor arguments of specllama.Llama.
+        options: the arguments of `bench.Plan.checked`.
     """
     from specllama.evidence.bench import Plan
     from specllama.evidence.bench.against import Against

@@ -1,4 +1,4 @@
-"""Progress of a measurement on stderr, with the time that is left."""
+"""Shows the progress of a measurement on stderr, with the time that is left."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 
 class Steps:
-    """A bar on a terminal; elsewhere lines.
+    """Progress as a bar on a terminal, and as lines elsewhere.
 
-    It draws between steps only: a thread that drew in the background would take time from what is measured.
+    It is drawn between steps only: a thread that draws in the background would disturb the measurement.
     """
 
     def __init__(self, console: Console) -> None:
@@ -26,12 +26,19 @@ class Steps:
         self._task = self._bar.add_task("", total=None, left="")
 
     def note(self, text: str) -> None:
-        """Print a line, and begin to estimate anew: something else is done from here on."""
+        """Print a line, and estimate the time left from here on, since another kind of step begins."""
         self._print(text)
         self._started = time.monotonic()
 
     def done(self, name: str, done: int, total: int, line: str | None) -> None:
-        """A step is done. `name` stands at the bar; `line`, if any, is printed where there is none."""
+        """Note that a step is done.
+
+        Args:
+            name: the text beside the bar.
+            done: how many steps are done.
+            total: how many steps there are.
+            line: the text to print if there is no bar; None for none.
+        """
         seconds = (time.monotonic() - self._started) / done * (total - done)
         left = f"{duration(seconds)} left"
         if self._has_bar:
@@ -42,8 +49,8 @@ class Steps:
             self._print(f"{done}/{total} {line}; {left}")
 
     def stop(self) -> None:
-        """Take the bar away: results follow."""
-        if self._has_bar:  # elsewhere it would leave an empty line
+        """Remove the bar, so that results can be printed."""
+        if self._has_bar:  # stopping a bar that was not shown would print an empty line
             self._bar.stop()
 
     def _print(self, text: str) -> None:
@@ -52,7 +59,7 @@ class Steps:
 
 @contextlib.contextmanager
 def steps() -> Iterator[Steps]:
-    """Show progress on stderr while the block runs."""
+    """A context manager that shows progress on stderr."""
     progress = Steps(Console(stderr=True))
     try:
         yield progress
@@ -61,7 +68,7 @@ def steps() -> Iterator[Steps]:
 
 
 def shown_in_tenths(progress: Steps) -> Callable[[str, int, int], None]:
-    """A listener for (step, done, total): it shows every step on a terminal, and every tenth of the way elsewhere."""
+    """A function of (step, done, total) that shows each step on a terminal, and every tenth of the way elsewhere."""
     tenths = 0
 
     def show(step: str, done: int, total: int) -> None:
@@ -73,7 +80,7 @@ def shown_in_tenths(progress: Steps) -> Callable[[str, int, int], None]:
 
 
 def duration(seconds: float) -> str:
-    """A time that is estimated, in words."""
+    """An estimated time in words."""
     if seconds < 90:
         return f"about {seconds:.0f} s"
     minutes = seconds / 60

@@ -1,4 +1,4 @@
-"""How a model's text is printed, and notes on stderr, so that stdout holds nothing but results."""
+"""Prints a model's text on a terminal."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from rich.columns import Columns
 from rich.console import Console
 from rich.text import Text
 
-# What a terminal obeys instead of showing it, but for tab and newline: C0 as Unicode's pictures of them, DEL, C1.
+# Characters that control a terminal, and what is shown for each. Tab and newline are allowed.
 _CONTROLS = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"}
 _CONTROLS |= dict.fromkeys(range(0x7F, 0xA0), "\ufffd")
 
 
 STYLES = {"draft": "green", "lookup": "yellow", "correction": "bold red", "bonus": "bold cyan", "plain": ""}
-"""How tokens are shown, by where they came from."""
+"""The style of tokens for each origin."""
 _MEANINGS = {
     "draft": "drafted, accepted",
     "lookup": "looked up in the text, accepted",
@@ -23,17 +23,17 @@ _MEANINGS = {
 
 
 def legend() -> Columns:
-    """What the colours mean."""
+    """The meaning of the colours, in one line of the terminal."""
     return Columns([Text(f"{origin}: {_MEANINGS[origin]}", STYLES[origin]) for origin in STYLES], padding=(0, 3))
 
 
 def harmless(text: str) -> str:
-    """A model's text with its control characters made visible: a terminal must not obey them."""
+    """Make control characters in a model's text visible, so that they cannot control the terminal."""
     return text.translate(_CONTROLS)
 
 
 def print_piece(out: Console, piece: str, style: str = "") -> None:
-    """Print a piece of a model's text: harmless on a terminal, as it is elsewhere."""
+    """Print a piece of a model's text. On a terminal, its control characters are made visible."""
     shown = harmless(piece) if out.is_terminal else piece
     if out.is_terminal and style:
         out.print(Text(shown, style), end="", soft_wrap=True)
@@ -42,5 +42,5 @@ def print_piece(out: Console, piece: str, style: str = "") -> None:
 
 
 def gigabytes(size: int) -> str:
-    """Write a number of bytes as people do."""
+    """A number of bytes as text, such as "1.27 GB" or "350 MB"."""
     return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

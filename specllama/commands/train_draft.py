@@ -1,4 +1,4 @@
-"""`specllama train-draft`: a draft for a model that has none."""
+"""`specllama train-draft`: trains a draft for a model that has none."""
 
 from __future__ import annotations
 
@@ -26,57 +26,62 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="train a draft for a model that has none, and print its path",
         description="Train a head for a model on this machine, from its GGUF alone: the model writes text, "
         "its states are read, the head is trained, written beside the model as KIND-NAME.gguf, and compared with "
-        "plain decoding. The text that the model writes with it stays the same; it comes faster if the head is often "
-        "right. "
-        'It needs PyTorch: pip install "specllama[train]". Ended in whatever way, the same command goes on where it '
-        "was. Progress goes to stderr.",
+        "plain decoding. A head does not change the text that the model writes; the text comes faster if the head is "
+        "often right. "
+        'It needs PyTorch: pip install "specllama[train]". If the command was interrupted, the same command continues '
+        "where it stopped. Progress goes to stderr.",
     )
     parser.add_argument("model", metavar="MODEL", help="a GGUF file, or a name of the catalog")
     budget = parser.add_mutually_exclusive_group()
-    budget.add_argument("--hours", type=_positive, metavar="H", help="what all may take together, default 8")
-    budget.add_argument("--tokens", type=whole(1), metavar="N", help="instead: tokens of text to learn from")
+    budget.add_argument("--hours", type=_positive, metavar="H", help="the time for all steps together, default 8")
+    budget.add_argument(
+        "--tokens", type=whole(1), metavar="N", help="in place of --hours: the tokens of text to learn from"
+    )
     parser.add_argument(
         "--text",
         action="append",
         default=[],
         type=Path,
         metavar="FILE",
-        help="yours, to learn from besides; may be repeated: prompts (.jsonl, .json; as bench reads them), which the "
-        "model answers, or any other text, which is learned as it is",
+        help="a file of your own to learn from, too; may be repeated. The model answers prompts (.jsonl, .json; as "
+        "bench reads them), and learns any other text as it is",
     )
     parser.add_argument(
         "--from",
         dest="start",
         type=Path,
         metavar="HEAD",
-        help="train this EAGLE-3 head further: a public one on your own text, say, or one whose model was fine-tuned",
+        help="train this EAGLE-3 head further: for example a public one on your own text, or one whose model was "
+        "fine-tuned",
     )
     parser.add_argument(
         "--kind",
         choices=TRAINED,
         default=TRAINED[0],
-        help="of the head; the others than eagle3, the default, read the model's final state alone, cost less and are "
+        help="the kind of head, default eagle3; the other kinds read only the model's final state, cost less, and are "
         "right less often",
     )
-    parser.add_argument("--output", "-o", type=Path, metavar="FILE", help="default: KIND-NAME.gguf beside the model")
-    parser.add_argument("--force", "-f", action="store_true", help="replace a head that is there")
+    parser.add_argument(
+        "--output", "-o", type=Path, metavar="FILE", help="the file to write, default: KIND-NAME.gguf beside the model"
+    )
+    parser.add_argument("--force", "-f", action="store_true", help="replace a head that exists")
     parser.add_argument(
         "--max-tokens",
         "-n",
         type=whole(8, _MOST_ANSWER),
         default=256,
         metavar="N",
-        help="of an answer that is learned from, default 256",
+        help="the most tokens of an answer to learn from, default 256",
     )
     parser.add_argument(
-        "--parallel", type=whole(1, 64), default=8, metavar="N", help="texts that are written at once, default 8"
+        "--parallel", type=whole(1, 64), default=8, metavar="N", help="texts to write at once, default 8"
     )
-    add_threads(parser, "of everything, default: what suits this machine")
+    add_threads(parser, "threads for everything, default: what suits this machine")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, and say whether it pays."""
+    """Train a head, and report whether it makes decoding faster."""
     import specllama
     from specllama.backend.cpu import default_threads
     from specllama.commands.steps import steps
@@ -132,7 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Shown:
-    """How far a training is, on stderr: every step on a terminal, and every tenth of each elsewhere."""
+    """Shows the progress of a training on stderr: each step on a terminal, and every tenth of it elsewhere."""
 
     def __init__(self, bar: Steps) -> None:
         self._bar = bar
@@ -144,14 +149,14 @@ class _Shown:
         self._step = ""
 
     def done(self, step: str, done: int, total: int, name: str = "") -> None:
-        """The same."""
+        """See `training.progress.Progress`. `name` replaces the step's name in the output."""
         if step != self._step:
             self._step, self._tenths = step, 0
         before, self._tenths = self._tenths, done * 10 // max(1, total)
         self._bar.done(name or step, max(1, done), max(1, total), (name or step) if self._tenths > before else None)
 
     def answered(self, name: str, done: int, total: int) -> None:
-        """An answer of the comparison is there."""
+        """Note that one more answer of the comparison is done."""
         self.done("answers", done, total, f"against {name}" if name.startswith("plain") else f"as {name}")
 
 

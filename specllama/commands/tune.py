@@ -1,4 +1,4 @@
-"""`specllama tune`: what batches cost on this machine, measured thoroughly and kept."""
+"""`specllama tune`: measures thoroughly what batches cost on this machine, and keeps the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from specllama.commands.steps import Steps
     from specllama.evidence.tune.choices import TuneResult
 
-_REPEATS = 3  # for comparison only: nothing is planned with it
+_REPEATS = 3  # for comparison only, since nothing is planned with these costs
 _THEIRS = "target, kernels off"
 
 
@@ -26,12 +26,14 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "tune",
         help="measure what batches cost here, and keep it",
         description="Measure what decoding a batch of n tokens costs the target and the draft, and show how many "
-        "drafted tokens follow from it. Every run learns these costs by itself; measured beforehand they are better, "
-        "and known from the first token on. They are kept in the cache directory for these files and settings: tune "
-        "with the threads and GPU layers with which you generate, and while nothing else runs. Where specllama's "
-        "kernels multiply the target's weights, llama.cpp's are measured for comparison. Takes some minutes.",
+        "drafted tokens follow from it. Every run learns these costs by itself. Measured beforehand they are more "
+        "exact, and known from the first token on. They are kept in the cache directory for these files and settings, "
+        "so use the threads and GPU layers with which you generate, and let nothing else run. If specllama's kernels "
+        "multiply the target's weights, llama.cpp's kernels are measured, too, for comparison. Takes some minutes.",
     )
-    parser.add_argument("--output", "-o", choices=("md", "json"), default="md", help="default md; json has all samples")
+    parser.add_argument(
+        "--output", "-o", choices=("md", "json"), default="md", help="the format, default md; json has all samples"
+    )
     common.add_max_draft_tokens(common.add_models(parser))
     common.add_context_arguments(parser)
     parser.set_defaults(lookup_corpus=None, num_draft_tokens=None, verify=None)
@@ -39,7 +41,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, and print what was found."""
+    """Measure, and print the result."""
     from specllama.commands.steps import steps
     from specllama.drop_in.lending import lent
     from specllama.evidence import tune
@@ -50,14 +52,14 @@ def run(arguments: argparse.Namespace) -> int:
         with contextlib.closing(common.load_llama(arguments)) as llm:
             result = tune.run(llm, on_progress=_shown_in(progress))
             have_kernels = bool(lent(llm).settings.kernels.instruction_set)
-        if have_kernels:  # after the other is closed: both may not fit into memory
+        if have_kernels:  # the first Llama is closed before, since two may not fit into memory
             result = _beside_llama_cpp(arguments, result, progress)
     print(json.dumps(result.to_dict(), allow_nan=False) if arguments.output == "json" else to_text(result))
     return 0
 
 
 def _beside_llama_cpp(arguments: argparse.Namespace, result: TuneResult, progress: Steps) -> TuneResult:
-    """The result with T(n) of the target by llama.cpp's own kernels, too."""
+    """Add T(n) of the target with llama.cpp's own kernels to the result."""
     from specllama import Llama
     from specllama.cost_curve import measure_cost_curve
 
@@ -77,7 +79,7 @@ def _beside_llama_cpp(arguments: argparse.Namespace, result: TuneResult, progres
 
 
 def _shown_in(progress: Steps) -> Callable[[str, int, int], None]:
-    """Says what is measured, and then how far it is: each part takes another time."""
+    """A function that shows the progress. It names each part when it begins, since each has its own speed."""
     from specllama.commands.steps import shown_in_tenths
 
     show_tenths = shown_in_tenths(progress)

@@ -1,4 +1,4 @@
-"""`specllama verify`: proof that a draft changes neither texts nor probabilities, on the user's own pair."""
+"""`specllama verify`: shows with the user's own models that a draft changes neither texts nor probabilities."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specllama.commands import arguments as common
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
 
-_NOT_TOLD = 2  # of an exit code; 1 says that something does not hold
+_NOT_TOLD = 2  # the exit code if verifying has failed; 1 means that a draft has changed something
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -43,25 +43,31 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         metavar="FILE",
         help="prompts as for `specllama bench`; may be repeated. Default: some that come with specllama",
     )
-    group.add_argument("--num-prompts", type=common.whole(1), default=4, metavar="N", help="of these, default 4")
+    group.add_argument(
+        "--num-prompts", type=common.whole(1), default=4, metavar="N", help="prompts to use of these, default 4"
+    )
     common.add_max_tokens(group, 32, least=2, of="of each text")
     group.add_argument(
         "--samples",
         type=common.whole(1),
         default=200,
         metavar="N",
-        help="for each context and rule, default 200; more see more",
+        help="samples for each context and rule, default 200; more of them show smaller differences",
     )
-    group.add_argument("--num-contexts", type=common.whole(1), default=2, metavar="N", help="to sample in, default 2")
+    group.add_argument(
+        "--num-contexts", type=common.whole(1), default=2, metavar="N", help="contexts to sample in, default 2"
+    )
     parser.add_argument("--json", action="store_true", help="print one object, with every difference and test")
     common.add_model_arguments(parser, pair=True)
-    common.add_sampling_arguments(parser, seed="of the texts, with N + 1, and of the samples; default 1")
+    common.add_sampling_arguments(
+        parser, seed="the seed of the texts and the samples, default 1; texts are sampled with N + 1, too"
+    )
     parser.set_defaults(seed=1, error_code=_NOT_TOLD)
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verify; whatever ends it, print what was found."""
+    """Verify. Whatever ends it, the results so far are printed."""
     from specllama.commands.steps import shown_in_tenths, steps
     from specllama.engine.rules import DEPENDENT_ON_DRAFT
     from specllama.evidence.verify import Verification

@@ -1,4 +1,5 @@
-"""llama_cpp.Llama over an engine: arguments to requests, tokens to text, the engine's position to ``n_tokens``.
+"""The drop-in: what makes an engine behave like ``llama_cpp.Llama``.
 
-The only Python that knows the class ``llama_cpp.Llama``. What decodes, and what a text is, is not decided here.
+Arguments become requests, tokens become text, and the engine's position becomes ``n_tokens``. This is the only Python
+that knows the class ``llama_cpp.Llama``. How texts are decoded is decided in `specllama.engine`.
 """

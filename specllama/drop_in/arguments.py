@@ -1,4 +1,4 @@
-"""Arguments of llama_cpp.Llama's methods: as its installed release declares them, plus those of ours."""
+"""The arguments of ``llama_cpp.Llama``'s methods, as the installed release declares them, and our additional ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SAMPLING = (
     "mirostat_eta",
     "penalize_nl",
 )
-"""The parameters of ``llama_cpp.Llama._init_sampler`` that are numbers; there the temperature is ``temp``."""
+"""The numeric parameters of ``llama_cpp.Llama._init_sampler``, which calls the temperature ``temp``."""
 
 _GENERATE = {"tokens", "temp", "reset", "logits_processor", "stopping_criteria", "grammar"}
 _COMPLETION = {
@@ -49,22 +49,22 @@ _COMPLETION = {
     "grammar",
     "logit_bias",
 }
-_NEAR = 0.8  # of 1, of difflib's measure: of a name that is another one it is up to 0.7
-_LEAST_BEGINNING = 4  # letters
-_signature = functools.cache(inspect.signature)  # of methods of the base class: making one takes longer than a token
+_NEAR = 0.8  # difflib's measure of similarity: two names that differ in meaning reach up to 0.7
+_LEAST_BEGINNING = 4  # letters: with fewer, a beginning of a name does not hint at that name
+_signature = functools.cache(inspect.signature)  # inspecting a method takes longer than decoding a token
 _KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION, "idx"}
 _MIROSTATS = (0, 1, 2)
-_PENALTIES = {name: CHAIN[name] for name in ("repeat_penalty", "frequency_penalty", "presence_penalty")}  # switched off
+_PENALTIES = {name: CHAIN[name] for name in ("repeat_penalty", "frequency_penalty", "presence_penalty")}  # off values
 _OF_OLD_RELEASES = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_norm_eps"}
-"""What llama_cpp.Llama once took, and software (LangChain) still gives. Without effect, there and here."""
+"""Constructor arguments of early releases that other software (LangChain) still gives. They have no effect."""
 
 
 def with_options(base: Callable[..., Any], **more: Any) -> Callable[[_Method], _Method]:
-    """Decorator: the base method's signature and documentation, plus the arguments that are ours.
+    """A decorator that gives a method the base method's signature and documentation, and our arguments in addition.
 
     Args:
         base: the base method.
-        more: what only this method has, with the defaults.
+        more: further arguments of this method alone, with their defaults.
     """
 
     def decorate(method: _Method) -> _Method:
@@ -74,7 +74,7 @@ def with_options(base: Callable[..., Any], **more: Any) -> Callable[[_Method], _
         ours = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
             for name, default in own.items()
-            if name not in signature.parameters  # of a release that has them as well
+            if name not in signature.parameters  # newer releases may have some of these themselves
         ]
         parameters = [*signature.parameters.values(), *ours]
         method.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -84,7 +84,7 @@ def with_options(base: Callable[..., Any], **more: Any) -> Callable[[_Method], _
 
 
 def declared_as(base: Callable[..., Any]) -> Callable[[_Method], _Method]:
-    """Decorator: the base method's signature and documentation."""
+    """A decorator that gives a method the base method's signature and documentation."""
 
     def decorate(method: _Method) -> _Method:
         functools.update_wrapper(method, base)
@@ -94,14 +94,14 @@ def declared_as(base: Callable[..., Any]) -> Callable[[_Method], _Method]:
 
 
 def bound(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name, with the method's defaults.
+    """The arguments of a call by name, completed with the method's defaults.
 
     Raises:
-        TypeError: not a call of the method, or one that uses a parameter of a newer llama-cpp-python that specllama
-            does not know: it must not be ignored.
+        TypeError: the method cannot be called so, or an argument is of a newer llama-cpp-python and unknown to this
+            release of specllama.
     """
     signature = _signature(method)
-    call = signature.bind(None, *args, **kwargs)  # None is self
+    call = signature.bind(None, *args, **kwargs)  # None stands for self
     given = set(call.arguments)
     call.apply_defaults()
     arguments = dict(list(call.arguments.items())[1:])
@@ -112,32 +112,34 @@ def bound(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def given_to(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Those arguments of a call that were given, by name.
+    """The arguments of a call that the caller has given, by name.
 
     Raises:
-        TypeError: not a call of the method.
+        TypeError: the method cannot be called so.
     """
     return dict(list(_signature(method).bind(None, *args, **kwargs).arguments.items())[1:])
 
 
 def checked_stops(stop: Any) -> list[str]:
-    """The texts that end a text. Empty ones end none.
+    """The stop strings as a list, without empty ones.
 
     Raises:
-        TypeError: neither a text nor a list of texts.
+        TypeError: `stop` is neither a string nor a list of strings.
     """
     texts = [stop] if isinstance(stop, str) else stop or []
     if not isinstance(texts, (list, tuple, set)) or not all(text is None or isinstance(text, str) for text in texts):
-        raise TypeError(f"stop={stop!r:.100} must be a text or a list of texts, at the first of which the answer ends")
+        raise TypeError(
+            f"stop={stop!r:.100} must be a text or a list of texts: the answer ends before the first of them"
+        )
     return [text for text in texts if text]
 
 
 def check_constructor(kwargs: dict[str, Any]) -> None:
-    """Look at what goes on to llama_cpp.Llama's constructor, which ignores names that it does not know.
+    """Check the arguments for ``llama_cpp.Llama``'s constructor, which ignores unknown names.
 
     Raises:
-        TypeError: no argument of ours or of the installed llama_cpp.Llama, or no number where one is needed.
-        ValueError: a size that would reach a GGML_ASSERT, which aborts the process.
+        TypeError: neither specllama nor the installed llama_cpp knows the argument, or it must be a number and is none.
+        ValueError: a size would reach a ``GGML_ASSERT``, which aborts the process.
     """
     own = ("draft_kwargs", "lookup_corpus", "num_draft_tokens", "max_draft_tokens", "verify", "kernels")
     more = ("draft_vocabulary", "draft_mask_token", "draft_window", "max_parallel", "cache_tokens", "cache_ram")
@@ -146,19 +148,20 @@ def check_constructor(kwargs: dict[str, Any]) -> None:
 
 
 def check_draft_kwargs(draft_kwargs: Mapping[str, Any]) -> None:
-    """The same for a draft that is given by its path.
+    """Check the constructor arguments of a draft that is given by its path.
 
     Raises:
-        TypeError, ValueError: see there.
+        TypeError: the argument is unknown, or must be a number and is none.
+        ValueError: a size would reach a ``GGML_ASSERT``, which aborts the process.
     """
     _check_names("the draft", draft_kwargs, {*_of_constructor(), "kernels", "draft_model"} - {"model_path"})
     check_sizes(draft_kwargs)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What was probably meant, as the end of a message; empty if nothing is near.
+    """A hint at the name that was probably meant, for the end of a message; empty if no name is near.
 
-    Near is what differs in a letter or two, or the only one of which it is the beginning.
+    A name is near if it differs in a letter or two, or if it is the only one that begins with the given name.
     """
     names = list(known)
     longer = [other for other in names if len(name) >= _LEAST_BEGINNING and other.startswith(name)]
@@ -178,7 +181,7 @@ def _check_names(whose: str, kwargs: Mapping[str, Any], known: set[str]) -> None
 
 
 def chain_of(sampling: dict[str, Any]) -> dict[str, Any]:
-    """Those of them that our own chain has."""
+    """The sampling parameters that our own sampler chain has."""
     return {name: value for name, value in sampling.items() if name in CHAIN}
 
 
@@ -186,13 +189,13 @@ def sampling_of(arguments: dict[str, Any]) -> dict[str, Any]:
     """The sampling parameters among the arguments of ``generate`` or ``create_completion``, checked.
 
     Raises:
-        TypeError: one that is no number.
-        ValueError: one that is too large, a mode of mirostat that does not exist, or a sampler that llama.cpp has no
-            more, which llama_cpp takes and ignores.
+        TypeError: a parameter is no number.
+        ValueError: a number is too large, the mode of mirostat does not exist, or llama.cpp no longer has the sampler
+            (llama_cpp takes such a parameter and ignores it).
     """
     named = {**arguments, "temperature": arguments.get("temperature", arguments.get("temp"))}
     sampling = {name: named[name] for name in SAMPLING if name in named}
-    check_numbers({name: value for name, value in sampling.items() if name != "penalize_nl"})  # a flag
+    check_numbers({name: value for name, value in sampling.items() if name != "penalize_nl"})  # which is a flag
     if sampling["mirostat_mode"] not in _MIROSTATS:
         raise ValueError(f"mirostat_mode={sampling['mirostat_mode']} must be 0 (off), 1 or 2")
     if sampling.get("tfs_z", 1.0) < 1:
@@ -202,7 +205,7 @@ def sampling_of(arguments: dict[str, Any]) -> dict[str, Any]:
         )
     if not sampling.get("penalize_nl", True) and any(sampling[name] != off for name, off in _PENALTIES.items()):
         raise ValueError(
-            "penalize_nl=False has no effect: llama.cpp's penalties leave no token out any more; leave it out, or give "
+            "penalize_nl=False has no effect: llama.cpp's penalties now include newlines; leave it out, or give "
             "newlines a logit_bias"
         )
     return sampling

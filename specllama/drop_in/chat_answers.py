@@ -1,6 +1,6 @@
-"""Answers of chats: thoughts and calls of tools are taken out of the text, where the chat template teaches their form.
+"""Reads the answers of chats: separates thoughts and calls of tools from the text, in the form of the chat template.
 
-Which tokens are generated does not depend on it.
+Reading does not change which tokens are generated.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from .formats.reading import Delta, Reader, Reading
 from .formats.thinking import is_open
 from .messages import template_of
 
-_LAST = 8  # tokens of a prompt, among which is what begins a thought
+_LAST = 8  # tokens at the end of a prompt, in which the mark that begins a thought is looked for
 
 
 class ChatAnswer:
-    """How the answer of one chat is read.
+    """Reads the answer of one chat.
 
     Args:
-        llama: who answers.
+        llama: the Llama that answers.
         chat: the arguments of ``create_chat_completion``.
-        forced: the calls that it must be; None: it may be anything.
-        parallel: whether there may be more than one call.
-        keeps_thoughts: thoughts stay in the text.
+        forced: the calls that the answer must consist of; None if it is free.
+        parallel: whether the answer may have more than one call.
+        keeps_thoughts: whether thoughts stay in the text.
 
     Attributes:
-        shown: special tokens that stand in the text: it is read by them.
+        shown: the special tokens that must be in the text that is read, since they mark calls or thoughts.
     """
 
     def __init__(
@@ -61,19 +61,19 @@ class ChatAnswer:
 
     @property
     def is_read(self) -> bool:
-        """Whether there is anything in it to look for."""
+        """Whether the answer may contain calls or thoughts."""
         return self._form is not None or self._thoughts is not None
 
     def begins_behind(self, model: Model, prompt: Sequence[int], grammar: Any) -> Any:
-        """Looks at what the answer goes on with.
+        """Look at the end of the prompt, which may have begun a thought.
 
         Args:
-            model: whose tokens these are.
-            prompt: its tokens; numbers below 0 are none.
-            grammar: what the answer must be, or None.
+            model: the model, for the text of its tokens.
+            prompt: the prompt's tokens. Numbers below 0 stand for images.
+            grammar: the grammar of the answer, or None.
 
         Returns:
-            The grammar behind this prompt.
+            The grammar of the answer after this prompt, or None.
         """
         end = b"".join(model.piece(token, special=True) for token in prompt[-_LAST:] if token >= 0)
         self._is_thinking = self._thoughts is not None and is_open(end.decode("utf-8", "replace"), self._thoughts)
@@ -85,10 +85,12 @@ class ChatAnswer:
         return grammar
 
     def follow(self) -> Callable[[bytes], bool] | None:
-        """What is told each piece of the text, and says whether the answer is over: the one call that it may have.
+        """A function that is given each piece of the text and returns whether the answer is over.
+
+        It ends an answer after the only call that it may have.
 
         Returns:
-            None if nothing in the text ends it.
+            None if nothing in the text ends the answer.
         """
         if self._parallel or self._form is None or not self._tools or not self._is_free:
             return None
@@ -101,7 +103,7 @@ class ChatAnswer:
         return is_over
 
     def read(self, answer: Any) -> Any:
-        """The response of a chat handler, or its chunks, with what was found in the text in its own place."""
+        """A chat handler's response or chunks, with thoughts and calls moved out of the text into their own fields."""
         if not self.is_read:
             return answer
         return self._chunks(answer) if isinstance(answer, Iterator) else self._response(answer)
@@ -159,7 +161,7 @@ class ChatAnswer:
 
 
 def special_tokens(llama: BaseLlama, form: Format | None, thoughts: Any) -> frozenset[int]:
-    """Those that are marks of a form of calls, or of thoughts."""
+    """The special tokens that mark calls or thoughts."""
     marks = [] if form is None else [*form.openings, *form.marks]
     marks += [piece for pieces in thoughts or () for piece in pieces]
     found = (special_token(llama, mark) for mark in marks)
@@ -172,7 +174,7 @@ def _reason(choice: Any, has_calls: bool) -> Any:
 
 
 def _joined(first: Delta, last: Delta) -> Delta:
-    """Two deltas as one."""
+    """Join two deltas of a message into one."""
     joined = {**first}
     for name in ("reasoning_content", "content"):
         if name in last:
@@ -190,7 +192,7 @@ def _joined(first: Delta, last: Delta) -> Delta:
 
 
 def _with_logprobs_of(held: Any, new: Any) -> Any:
-    """Log-probabilities of tokens whose text was held back, and of those behind them."""
+    """Join the log-probabilities of tokens whose text was held back with those of the next tokens."""
     if held is None or new is None:
         return held or new
     return {**new, "content": [*held["content"], *new["content"]]}

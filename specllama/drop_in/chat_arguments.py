@@ -1,4 +1,7 @@
-"""Arguments of create_chat_completion: what llama_cpp would pass over is refused by its name, or put as it reads it."""
+"""Checks the arguments of ``create_chat_completion``.
+
+An argument that llama_cpp would ignore is refused, or brought into a form that llama_cpp reads.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +21,29 @@ _MESSAGE = "[{'role': 'user', 'content': 'Hello'}]"
 _PART = "{'type': 'text', 'text': 'Hello'}"
 _OF_MESSAGE = (
     *("role", "content", "name", "tool_calls", "tool_call_id", "function_call"),
-    *("refusal", "annotations", "audio", "reasoning", "reasoning_content", "thinking"),  # of answers, sent back
+    *("refusal", "annotations", "audio", "reasoning", "reasoning_content", "thinking"),  # what answers have
 )
 _OF_FORMAT = {"type", "schema", "json_schema", "strict"}
 _OF_JSON_SCHEMA = {"name", "description", "schema", "strict"}
 _OF_FUNCTION = {"name", "description", "parameters", "strict", "return"}
 _FORMATS = ("text", "json_object", "json_schema")
-_NO_PARAMETERS = {"type": "object", "properties": {}}  # what OpenAI takes a function without them to have
+_NO_PARAMETERS = {"type": "object", "properties": {}}  # OpenAI's meaning of a function without parameters
 _CHOICES = (None, "none", "auto")
 
 
 def checked_chat(llama: BaseLlama, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a chat, as a chat handler of llama_cpp's reads them.
+    """Check the arguments of a chat, and bring them into the form that llama_cpp's chat handlers read.
 
     Args:
-        llama: who answers.
-        given: those arguments of ``create_chat_completion`` that the caller gave.
+        llama: the Llama that answers.
+        given: the arguments of ``create_chat_completion`` that the caller has given.
+
+    Returns:
+        The arguments, in the form for a chat handler.
 
     Raises:
-        TypeError: one of another type.
-        ValueError: one that would be passed over.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument has a wrong value, or would be ignored.
     """
     chat = {**given, "messages": _plain(given.get("messages"))}
     _check_messages(llama, chat["messages"])
@@ -56,9 +62,9 @@ def checked_chat(llama: BaseLlama, given: Mapping[str, Any]) -> dict[str, Any]:
     if len(names) > 1:
         raise ValueError(f"{names[0]} and {names[1]} both say what the answer must be, and only one can: leave one out")
     if chat.get("top_logprobs") and not chat.get("logprobs"):
-        raise ValueError(f"top_logprobs={chat['top_logprobs']} is for logprobs=True: give that, too")
+        raise ValueError(f"top_logprobs={chat['top_logprobs']} needs logprobs=True: give that, too")
     if chat.get("logprobs") and chat.get("top_logprobs") is None:
-        chat["top_logprobs"] = 0  # llama_cpp would give no logprobs at all
+        chat["top_logprobs"] = 0  # llama_cpp gives no logprobs for None
     if chat.get("tools"):
         chat["tools"] = with_parameters(list(chat["tools"]))
     if chat.get("functions"):
@@ -68,9 +74,16 @@ def checked_chat(llama: BaseLlama, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def left_out_by_handlers(llama: BaseLlama, chat: Mapping[str, Any]) -> dict[str, Any]:
-    """What some of llama_cpp's chat handlers leave out when they ask for a completion, although the caller gave it.
+    """The arguments that some of llama_cpp's chat handlers do not pass on to the completion.
 
-    A handler that the user has written hands on what it wants to.
+    Handlers that the user has written are left as they are.
+
+    Args:
+        llama: the Llama that answers.
+        chat: the arguments of the chat, checked.
+
+    Returns:
+        Arguments for ``create_completion``; none if the handler passes on everything.
     """
     if has_own_handler(llama) or hands_on_everything(llama):
         return {}
@@ -84,11 +97,11 @@ def left_out_by_handlers(llama: BaseLlama, chat: Mapping[str, Any]) -> dict[str,
 
 
 def with_left_out(options: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a completion that a handler asks for, with those that it has left out.
+    """The arguments of the completion that a chat handler asks for, completed with those that it has not passed on.
 
     Args:
-        options: what it gives.
-        asked: see `left_out_by_handlers`.
+        options: the arguments that the handler gives.
+        asked: the result of `left_out_by_handlers`.
     """
     stops = {name: [*checked_stops(options.get(name)), *asked[name]] for name in ("stop",) if name in asked}
     missing = {name: value for name, value in asked.items() if options.get(name) is None}
@@ -96,11 +109,11 @@ def with_left_out(options: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[
 
 
 def check_format(answer: Any) -> None:
-    """Look at ``response_format``: ours, or OpenAI's.
+    """Check a ``response_format``, in llama_cpp's form or in OpenAI's.
 
     Raises:
-        TypeError: no dict.
-        ValueError: of an unknown type, or with a field that is unknown.
+        TypeError: it is no dict.
+        ValueError: its type or a field is unknown.
     """
     if answer is None:
         return
@@ -115,7 +128,7 @@ def check_format(answer: Any) -> None:
 
 
 def as_llama_cpp_has_it(answer: Any) -> Any:
-    """A ``response_format`` in which OpenAI's ``json_schema`` is in llama_cpp's form.
+    """A ``response_format`` in which OpenAI's ``json_schema`` is replaced by llama_cpp's form of it.
 
     Raises:
         ValueError: it has no schema.
@@ -129,10 +142,10 @@ def as_llama_cpp_has_it(answer: Any) -> Any:
 
 
 def check_request(body: Mapping[str, Any]) -> None:
-    """Look for fields of a request that are not handed on. What is malformed is left to the types.
+    """Check that a request's body has no unknown fields. Malformed values are left to the server's types.
 
     Raises:
-        ValueError: one that is unknown.
+        ValueError: a field is unknown.
     """
     answer = body.get("response_format")
     if isinstance(answer, Mapping):
@@ -150,9 +163,10 @@ def check_request(body: Mapping[str, Any]) -> None:
 
 
 def with_parameters(tools: Any) -> Any:
-    """Tools of which each has the parameters that llama_cpp asks for. What is malformed is left to the types.
+    """Tools with the fields that llama_cpp and chat templates expect. Malformed tools are returned as they are.
 
-    Chat templates print what a function has: ``strict``, which is for us, was in no model's training.
+    Each function gets ``parameters``, which llama_cpp requires. ``strict`` is removed: templates print all fields of a
+    function, and no model was trained with this one.
     """
     if not isinstance(tools, list):
         return tools
@@ -172,13 +186,17 @@ def _function_with_parameters(function: Any) -> Any:
 
 
 def require_known(what: str, given: Any, known: set[str]) -> None:
-    """Raises ValueError if a dict has another field than these."""
+    """Check the fields of a dict.
+
+    Raises:
+        ValueError: it has a field that is not in `known`.
+    """
     for name in given.keys() - known if isinstance(given, Mapping) else ():
         raise ValueError(f"{what} has no field {name!r:.60}{nearest(str(name)[:60], sorted(known))}")
 
 
 def _plain(messages: Any) -> Any:
-    """Messages of which those of the openai package, such as its answers, are dicts."""
+    """The messages as dicts. The openai package has classes for them, for example for its answers."""
     if not isinstance(messages, (list, tuple)):
         return messages
     return [
@@ -202,7 +220,7 @@ def _check_messages(llama: BaseLlama, messages: Any) -> None:
             raise ValueError(f"the message {message!r:.100} has no role: give one, such as in {_MESSAGE}")
         if is_ours:
             _check_content(message)
-        # Templates may know more fields, and handlers that the user has written.
+        # Chat templates may read more fields, and so may handlers that the user has written.
         unknown = {} if llama.chat_handler else {name: None for name in message if name not in _OF_MESSAGE}
         read = {name for name in unknown if re.search(rf"\b{re.escape(str(name))}\b", templates)}
         require_known("a message", unknown, {*_OF_MESSAGE, *read})
@@ -229,7 +247,11 @@ def _check_content(message: Mapping[str, Any]) -> None:
 
 
 def _forced_function(given: Mapping[str, Any]) -> str:
-    """Which argument says that a function must be called; empty if none does."""
+    """The name of the argument that says that a function must be called; empty if none does.
+
+    Raises:
+        ValueError: the argument is malformed, or names a function that is not among the tools.
+    """
     for one, other in (("tools", "functions"), ("tool_choice", "function_call")):
         if given.get(one) and given.get(other):
             raise ValueError(f"{one} and {other} mean the same: leave out {other}, its older name")
@@ -259,7 +281,7 @@ def _forced_function(given: Mapping[str, Any]) -> str:
 
 
 def is_name(given: Any) -> bool:
-    """Whether it is the name of something."""
+    """Whether a value can be the name of a function: a string that is not empty."""
     return isinstance(given, str) and bool(given)
 
 

@@ -1,4 +1,4 @@
-"""Chat templates that jinja cannot read: the chat that needs one fails, and nothing else."""
+"""Opens files whose chat templates jinja cannot read. Only a chat that needs such a template fails."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from llama_cpp import llama_chat_format
 
 from specllama.engine.opening import metadata_of
 
-_NAME = "tokenizer.chat_template"  # and with a dot and a name behind it, where there are several
-_OF_FILE = "chat_template.default"  # as llama_cpp calls the first one
+_NAME = "tokenizer.chat_template"  # further templates have names such as tokenizer.chat_template.tool_use
+_OF_FILE = "chat_template.default"  # llama_cpp's name for the file's first template
 
 
 class ChatTemplates:
-    """Opens a Llama whatever its chat templates are: the constructor of ``llama_cpp.Llama`` reads them all.
+    """A mixin for subclasses of ``llama_cpp.Llama``, whose constructor fails if it cannot read one of the templates.
 
     Attributes:
-        metadata: of the file. While that constructor runs they lack the templates that cannot be read.
+        metadata: the file's metadata. While the constructor runs, the templates that cannot be read are left out.
     """
 
     _metadata: dict[str, str]
     _unreadable: dict[str, str] | None = None
-    """Why those templates cannot be read, by their names among the metadata. None: the constructor is over."""
+    """The reasons why these templates cannot be read, by their names in the metadata; None after the constructor."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -33,11 +33,11 @@ class ChatTemplates:
             kind = _OF_FILE if name == _NAME else name.removeprefix("tokenizer.")
             llama._chat_handlers[kind] = _refusing(llama.model_path, reason)
         if _NAME in unreadable and kwargs.get("chat_format") is None and llama.chat_handler is None:
-            llama.chat_format = _OF_FILE  # not the one that llama_cpp takes for a file without a template
+            llama.chat_format = _OF_FILE  # in place of llama_cpp's default for files without a template
 
     @property
     def metadata(self) -> dict[str, str]:
-        """See the class."""
+        """The file's metadata. While the constructor runs, the templates that cannot be read are left out."""
         hidden = self._unreadable or {}
         return (
             {name: value for name, value in self._metadata.items() if name not in hidden} if hidden else self._metadata
@@ -45,7 +45,7 @@ class ChatTemplates:
 
     @metadata.setter
     def metadata(self, metadata: dict[str, str]) -> None:
-        if not hasattr(self, "_metadata"):  # the constructor's, which cuts values at 1,023 bytes
+        if not hasattr(self, "_metadata"):  # set by the constructor, which has cut values at 1,023 bytes
             metadata = metadata_of(self.__dict__["_model"].model)
         self._metadata = metadata
         templates = {name: text for name, text in metadata.items() if name == _NAME or name.startswith(_NAME + ".")}
@@ -53,17 +53,17 @@ class ChatTemplates:
         self._unreadable = {name: reason for name, reason in reasons.items() if reason is not None}
 
 
-@functools.lru_cache(maxsize=8)  # a model and its draft have the same, and one takes some milliseconds
+@functools.lru_cache(maxsize=8)  # reading takes some milliseconds, and a model and its draft have the same template
 def _why_unreadable(template: str) -> str | None:
     try:
         llama_chat_format.Jinja2ChatFormatter(template=template, eos_token="", bos_token="")
-    except Exception as error:  # of jinja's, or of Python's, which compiles what jinja makes of it
+    except Exception as error:  # raised by jinja, or by Python, which compiles jinja's output
         return " ".join(f"{type(error).__name__}: {error}".split())
     return None
 
 
 def _refusing(path: str, reason: str) -> Callable[..., Any]:
-    """A chat handler that says why there can be no chat."""
+    """A chat handler that refuses every chat and says why."""
 
     def refuse(**_: Any) -> Any:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Messages in the form in which a model was trained to read them, as tokens."""
+"""Chats as prompts: messages become tokens, in the form in which the model was trained to read them."""
 
 from __future__ import annotations
 
@@ -22,36 +22,37 @@ Message = dict[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class RenderedPrompt:
-    """A prompt ready for ``create_completion``."""
+    """A prompt for ``create_completion``."""
 
     tokens: list[int]
     stop: list[str]
-    """Texts that end an answer in this chat format, beside the model's own end-of-generation tokens."""
+    """The texts that end an answer in this chat format, besides the model's own end tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ChatCall:
-    """The completion that ``create_chat_completion`` would ask for."""
+    """The completion that ``create_chat_completion`` asks for."""
 
     tokens: list[int]
-    """The prompt."""
+    """The prompt's tokens."""
     text: str | None
-    """The text of which these are the tokens; None if the chat handler did not make them of one text."""
+    """The prompt's text; None if the chat handler did not tokenize it as one text."""
     options: dict[str, Any]
-    """All other arguments of ``create_completion``: the sampler chain, stop strings, ..."""
+    """All other arguments of ``create_completion``, such as the sampler's parameters and stop strings."""
 
 
 def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> ChatCall:
-    """What ``llm.create_chat_completion`` would decode for some messages.
+    """The completion that ``llm.create_chat_completion`` would ask for with these messages.
 
     Args:
-        llm: gives the chat handler or template, and the tokenizer.
-        messages: system message and turns; the last one is the user's.
-        options: those of ``create_chat_completion``.
+        llm: the Llama. Its chat handler or template makes the prompt.
+        messages: the system message and the turns; the last one is the user's.
+        options: other arguments of ``create_chat_completion``.
 
     Raises:
-        ValueError: the chat handler makes no prompt of tokens, or its template refuses the messages.
-        TypeError, ValueError: see `checked_chat`.
+        TypeError: an argument has the wrong type (`checked_chat`).
+        ValueError: an argument has a wrong value (`checked_chat`), the template refuses the messages, or the chat
+            handler makes no prompt of tokens.
     """
     fields = given_fields(options.pop("chat_template_kwargs", None), options.pop("reasoning_effort", None))
     is_continued = options.pop("continue_final_message", None)
@@ -68,7 +69,7 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
         with template_errors():
             BaseLlama.create_chat_completion(cast(BaseLlama, noting), **chat)
     except Exception:
-        if noting.call is None:  # else the handler could make nothing of the empty answer
+        if noting.call is None:  # otherwise the handler has failed at the empty answer, which does not matter
             raise
     if noting.call is None:
         raise ValueError(
@@ -78,7 +79,7 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
 
 
 def render_chat(llm: BaseLlama, message: str) -> RenderedPrompt:
-    """What ``llm.create_chat_completion`` would decode for one message of a user.
+    """The prompt that ``llm.create_chat_completion`` would decode for one message of a user.
 
     Raises:
         ValueError: the chat handler makes no prompt of tokens.
@@ -89,12 +90,15 @@ def render_chat(llm: BaseLlama, message: str) -> RenderedPrompt:
 
 
 def render_text(llm: BaseLlama, text: str) -> RenderedPrompt:
-    """What ``llm.create_completion`` would decode for a text: with BOS if the model wants one."""
+    """The prompt that ``llm.create_completion`` would decode for a text, with BOS if the model wants it."""
     return RenderedPrompt(prompt_tokens_of(llm, text, None), [])
 
 
 class _Noting(View):
-    """Stands for a Llama in its chat handler: notes the completion that is asked for, and answers it with nothing."""
+    """A stand-in for the Llama of a chat handler.
+
+    It notes the completion that the handler asks for, and returns no text.
+    """
 
     __slots__ = ("_asked", "_schemas", "_text", "_tokens", "call")
 
@@ -107,17 +111,17 @@ class _Noting(View):
             object.__setattr__(self, name, value)
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
-        """Notes of which text a prompt's tokens are."""
+        """Tokenize, and note the text: it may be that of the prompt."""
         continued = self._call.continued
         tokens = super().tokenize(text, add_bos, special)
         self._set(_text=(text if continued is None else continued(text)).decode("utf-8"), _tokens=tokens)
         return tokens
 
     def reset(self) -> None:
-        """Handlers that decode by themselves begin with it.
+        """Refuse. A handler that resets the Llama decodes by itself.
 
         Raises:
-            ValueError: what they would ask for is no list of tokens.
+            ValueError: always.
         """
         raise ValueError(
             f"the chat handler of {self._llama.model_path} decodes by itself, as those for images do: its prompt is no "
@@ -125,9 +129,13 @@ class _Noting(View):
         )
 
     def create_completion(self, prompt: str | list[int], **options: Any) -> Any:
-        """Notes the first."""
+        """Note the arguments, and return an empty answer.
+
+        Raises:
+            ValueError: this is the handler's second completion.
+        """
         if self.call is not None:
-            raise ValueError("the chat handler asks for a second completion, behind the answer to the first")
+            raise ValueError("the chat handler asks for a second completion, after the answer to the first")
         options = with_left_out(options, self._asked)
         grammar = options.get("grammar")
         options["grammar"] = self._schemas.get(getattr(grammar, "_grammar", ""), grammar)

@@ -1,4 +1,4 @@
-"""llama_cpp's own object of a model, for whoever calls its methods: what they hand to llama.cpp is looked at before."""
+"""llama_cpp's class for a model, with checks: its methods hand their arguments to llama.cpp unseen."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .lending import lent
 
 
 class CheckedModel(_internals.LlamaModel):
-    """A model that refuses what would end the process.
+    """A model whose methods refuse arguments that would end the process.
 
     Attributes:
-        llama: whose it is.
+        llama: the Llama that the model belongs to.
     """
 
     llama: weakref.ref[Any]
@@ -27,33 +27,54 @@ class CheckedModel(_internals.LlamaModel):
         """See the base class.
 
         Raises:
-            TypeError, ValueError: see `tokens_of`.
+            TypeError: `text` is no bytes.
+            ValueError: the tokenizer cannot read the text (`tokens_of`).
         """
         if self._lent is None:
             self._lent = lent(self._owner)
-        with self._lent.kept():  # closing may have begun, and waits
+        with self._lent.kept():  # another thread that closes the Llama waits for this
             return tokens_of(self._lent, text, add_bos, special)
 
     def detokenize(self, tokens: list[int], special: bool = False) -> bytes:
-        """See the base class. Raises what `token_ids` raises."""
+        """See the base class.
+
+        Raises:
+            TypeError, ValueError: these are no tokens of the vocabulary.
+        """
         text: bytes = super().detokenize(self._owner.known_tokens(tokens), bool(special))
         return text
 
     def token_to_piece(self, token: int, special: bool = False) -> bytes:
-        """See the base class. Raises what `token_ids` raises."""
+        """See the base class.
+
+        Raises:
+            TypeError, ValueError: this is no token of the vocabulary.
+        """
         piece: bytes = super().token_to_piece(self._known(token), bool(special))
         return piece
 
     def token_get_text(self, token: int) -> str:
-        """See the base class. Raises what `token_ids` raises."""
+        """See the base class.
+
+        Raises:
+            TypeError, ValueError: this is no token of the vocabulary.
+        """
         return super().token_get_text(self._known(token))
 
     def token_get_score(self, token: int) -> float:
-        """See the base class. Raises what `token_ids` raises."""
+        """See the base class.
+
+        Raises:
+            TypeError, ValueError: this is no token of the vocabulary.
+        """
         return super().token_get_score(self._known(token))
 
     def token_get_attr(self, token: int) -> int:
-        """See the base class. Raises what `token_ids` raises."""
+        """See the base class.
+
+        Raises:
+            TypeError, ValueError: this is no token of the vocabulary.
+        """
         return super().token_get_attr(self._known(token))
 
     @property

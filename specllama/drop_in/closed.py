@@ -1,4 +1,4 @@
-"""Whether a Llama is open, and what is left of it when it is not."""
+"""Closed Llamas: how to tell that one is closed, and what then replaces its native objects."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from specllama.engine.model import raise_closed
 
 from .base_class import BaseLlama
 
-# Attributes that hold, or lead to, freed memory.
+# Attributes that hold native memory, or lead to it.
 _NATIVE = ("_model", "_ctx", "_batch", "tokenizer_", "_sampler", "_candidates")
 
 
 class _Closed:
-    """Stands where native objects were: using it raises instead of reading freed memory."""
+    """Replaces native objects that were freed. Any use of it raises ClosedError."""
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
@@ -22,13 +22,13 @@ class _Closed:
 
 
 def is_open(llama: BaseLlama) -> bool:
-    """Whether the Llama's context has not been freed."""
+    """Whether the Llama's context is still there."""
     context: Any = llama._ctx
     return not isinstance(context, _Closed) and context.ctx is not None
 
 
 def close_for_good(llama: BaseLlama) -> None:
-    """Make every further use of a Llama raise ClosedError."""
+    """Make every further use of a Llama's native objects raise ClosedError."""
     closed: Any = _Closed()
     for name in _NATIVE:
         if name in llama.__dict__:

@@ -1,7 +1,7 @@
-"""create_completion: text, stop strings and log-probabilities out of a generation's tokens.
+"""``create_completion``: makes text, stop strings and log-probabilities of a generation's tokens.
 
-The base class's version detokenises the growing answer at every token, needs ``logits_all`` for log-probabilities, and
-loses its place in a few corners. The responses here have its form and, but for those corners, its content.
+The base class's method detokenizes the whole answer at every token, needs ``logits_all`` for log-probabilities, and has
+a few faults with stop strings and offsets. The responses here have the same form, without these faults.
 """
 
 from __future__ import annotations
@@ -35,11 +35,20 @@ from .text import TextAssembler, has_own_tokenizer
 from .view import Call, EngineLlama
 
 _Known = tuple[Origin, float | None, float | None]
-"""Of a token whose text is not known yet: origin, logprob, acceptance_probability."""
+"""What is kept of a token until its text is known: origin, logprob, acceptance_probability."""
 
 
 class Completion:
-    """One call of ``create_completion``: what it asks for, and the arguments of the base class by name."""
+    """One call of ``create_completion``.
+
+    Args:
+        llama: the Llama that was called.
+        call: what the call asks for besides the method's arguments.
+        arguments: the base method's arguments, by name.
+
+    Raises:
+        TypeError, ValueError: an argument cannot be used, or the prompt leaves no room in the context.
+    """
 
     def __init__(self, llama: EngineLlama, call: Call, arguments: dict[str, Any]) -> None:
         self._llama = llama
@@ -72,8 +81,8 @@ class Completion:
         self._log, self._prompt_log = self._new_log(), self._new_log()
         self._generation = Generation(call.slot, self._request(arguments))
         self._watch = call.watch
-        self._origins: list[Origin] = []  # of the assembler's tokens, for the watch
-        self._num_shown = 0  # tokens of which the watch knows
+        self._origins: list[Origin] = []  # the origins of the assembler's tokens, for the watch
+        self._num_shown = 0  # tokens that the watch has been told of
         self._finish_reason = "length"
 
     def _new_log(self) -> LogprobLog | None:
@@ -95,7 +104,7 @@ class Completion:
         )
 
     def answer(self) -> Any:
-        """The response, or a stream of chunks."""
+        """The response as a dict, or an iterator of chunks with ``stream=True``."""
         if self._stream:
             return self._chunks()
         self._load_cached_state()
@@ -105,7 +114,7 @@ class Completion:
         return self._response()
 
     def tokens(self) -> Iterator[Token]:
-        """The tokens one by one. Their texts together are the text of the completion."""
+        """The tokens one by one. Their texts, put together, are the text of the completion."""
         self._load_cached_state()
         assembler, generation = self._assembler, self._generation
         waiting: collections.deque[_Known] = collections.deque()
@@ -118,7 +127,7 @@ class Completion:
         if not assembler.num_tokens:
             yield from self._echoed_tokens()
         yield from self._text_tokens(waiting, final=True)
-        # Half a character, or a stop string: tokens all the same.
+        # Tokens remain that have no text: parts of an unfinished character, or of a stop string.
         for token in assembler.tokens[assembler.num_taken :]:
             yield Token(token, "", *waiting.popleft())
         self._save_cached_state()
@@ -126,7 +135,7 @@ class Completion:
     # The loop
 
     def _generate(self) -> Iterator[None]:
-        """Feeds tokens to the assembler until something ends the completion; yields after each one."""
+        """Feed tokens to the assembler until the completion ends. Yields after each token."""
         llama, assembler = self._llama, self._assembler
         if self._watch is not None:
             self._watch.num_prompt_tokens += len(self._prompt_tokens)
@@ -163,7 +172,7 @@ class Completion:
                 self._watch.stopped_by = assembler.stopped_by
 
     def _ends_answer(self, token: int) -> bool:
-        """Whether nothing that comes behind it would belong to the answer of the chat."""
+        """Whether the answer of the chat is over with this token, so that later text would be left out."""
         return self._is_over is not None and self._is_over(
             self._model.piece(token, special=token in self._shown_tokens)
         )
@@ -171,14 +180,14 @@ class Completion:
     def _chunks(self) -> Iterator[dict[str, Any]]:
         self._load_cached_state()
         for _ in self._generate():
-            # Not before the first token: until then an error can be an answer of its own.
+            # Nothing is sent before the first token: until then an error can still be reported by its own response.
             if self._assembler.num_tokens == 1:
                 yield from self._echoed_chunk()
             yield from self._text_chunks(final=False)
         if not self._assembler.num_tokens:
             yield from self._echoed_chunk()
         yield from self._text_chunks(final=True)
-        # Half a character, what ended the text: tokens all the same.
+        # Tokens remain that have no text: parts of an unfinished character, or of a stop string.
         first, end = self._assembler.num_taken, self._assembler.num_tokens
         self._show(end)
         yield self._chunk("", self._logprobs(first, end) if first < end else None, self._finish_reason)
@@ -201,7 +210,7 @@ class Completion:
             yield self._chunk(text, self._logprobs(first, first + count), None)
 
     def _show(self, end: int) -> None:
-        """Tells the watch of the tokens before `end`, whose text is handed out now."""
+        """Tell the watch of the tokens before `end`, whose text is handed out now."""
         if self._watch is not None:
             start, self._num_shown = self._num_shown, end
             self._watch.show(zip(self._assembler.tokens[start:end], self._origins[start:end], strict=True))
@@ -250,7 +259,7 @@ class Completion:
     def _logprobs(self, first: int, end: int) -> dict[str, Any] | None:
         if self._log is None:
             return None
-        # What a stop string has cut off begins where the text ends.
+        # Tokens that belong to a stop string have the end of the text as their offset.
         most = len(self._assembler.text()) if self._finish_reason == "stop" else None
         offsets = [offset if most is None else min(offset, most) for offset in self._assembler.offsets[first:end]]
         return self._log.entries(first, end, [len(self._prompt_text) + offset for offset in offsets])
@@ -267,7 +276,7 @@ class Completion:
 
     @functools.cached_property
     def _echoed(self) -> Echo:
-        """The prompt as it is repeated: a text without the BOS before it."""
+        """The prompt as ``echo`` repeats it. A prompt that was given as text is repeated without the BOS before it."""
         tokens = token_ids(self._read_tokens, "the prompt", self._model.n_vocab).tolist()
         if isinstance(self._prompt, str):
             skipped = 1 if tokens[:1] == [self._model.bos] and (tokens[1:] or not self._prompt) else 0
@@ -308,21 +317,21 @@ class Completion:
             return
         of_cache = llama.longest_token_prefix(state.input_ids[: state.n_tokens].tolist(), self._prompt_tokens)
         if of_cache > llama.longest_token_prefix(llama._input_ids.tolist(), self._prompt_tokens):
-            seed = llama._seed  # the state of a text says nothing about the seed of the next
-            # A cache on disk outlives a library: what is of no use any more is as good as not there.
+            seed = llama._seed  # load_state() sets the saved text's seed, which is not meant for this text
+            # A state in a cache on disk may come from another library. Such a state is ignored.
             with contextlib.suppress(StateError):
                 llama.load_state(state)
             llama._seed = seed
 
     def _save_cached_state(self) -> None:
-        # What a cache keeps is found by its tokens. An image has none.
+        # A cache finds a state by its tokens. Prompts with images are left out, since images have no tokens.
         is_found = len(self._read_tokens) == len(self._prompt_tokens)
         if self._llama.cache and is_found and self._call.slot.is_alone and not self._call.is_prompt_only:
             self._llama.cache[self._prompt_tokens + self._assembler.tokens] = self._llama.save_state()
 
 
 def _checked_max_tokens(value: Any) -> int:
-    """As an int, 0 for as many as fit. A whole number may be a float, as in llama_cpp."""
+    """The limit as an int; 0 for as many tokens as fit. As in llama_cpp, it may be a float with an integer value."""
     if value is None:
         return 0
     if isinstance(value, float) and value.is_integer():
@@ -331,7 +340,7 @@ def _checked_max_tokens(value: Any) -> int:
 
 
 def _checked_logprobs(value: Any) -> int | None:
-    """How many alternatives to each token; None for no log-probabilities."""
-    if value is None or isinstance(value, bool):  # a flag in chats, which llama_cpp takes for a number here
+    """How many alternatives to give for each token; None for no log-probabilities."""
+    if value is None or isinstance(value, bool):  # chats give a bool, which llama_cpp takes as a number
         return None if value is None else int(value)
     return checked_index("logprobs", value, "a whole number: how many alternatives to give for each token")

@@ -1,4 +1,4 @@
-"""What our Llama asks for when model and context are created, and ``llama_cpp.Llama`` has no argument for."""
+"""Settings of models and contexts for which ``llama_cpp.Llama`` has no argument."""
 
 from __future__ import annotations
 
@@ -13,40 +13,45 @@ from specllama.models.cache_types import values_of_block
 
 
 def has_flash_attention(params: Any) -> bool:
-    """Whether a context that was made with these parameters has it, where there is no GPU that cannot do it."""
+    """Whether a context with these parameters has flash attention, unless its GPU cannot do that."""
     if hasattr(params, "flash_attn_type"):
         return bool(params.flash_attn_type != llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED)
-    return bool(params.flash_attn)  # before 0.3.17
+    return bool(params.flash_attn)  # of llama-cpp-python before 0.3.17
 
 
 class ContextParams:
-    """Room for snapshots of a recurrent state, where release and model know them; flash attention; hidden states.
+    """A mixin that changes the parameters which ``llama_cpp.Llama`` hands to llama.cpp.
+
+    It adds room for snapshots of a recurrent state (where the release and the model have them), room for branches of a
+    text, flash attention, and hidden states.
 
     Attributes:
-        model_params: what ``llama_cpp.Llama`` fills in and hands to llama.cpp.
-        context_params: the same.
+        model_params: the parameters of the model.
+        context_params: the parameters of the context.
     """
 
     _num_snapshots = 0
-    """How many tokens of a batch may have to be forgotten again."""
+    """How many tokens at the end of a batch can be taken back."""
     _num_branches = 0
-    """How many branches of a text may be decoded beside it."""
+    """How many branches of a text can be decoded beside it."""
     _bytes_before: int | None = None
-    """Of weights that this thread's kernels had when the constructor began. None: flash attention is decided."""
+    """The bytes of weights that our kernels had in this thread before the constructor; None if attention is decided."""
     _reads_blocks = False
-    """The values of the cache are of a type that flash attention alone reads."""
+    """Whether the cache's values have a type that only flash attention can read."""
     _hidden: Hidden | None = None
-    """What the context is to show."""
+    """The hidden states that the context must show; None for none."""
     _taps: _core.Taps | None = None
-    """What shows it."""
+    """Reads these hidden states."""
 
     def attend_as_kernels_do(self, kwargs: dict[str, Any]) -> None:
-        """Have flash attention where our kernels compute it. Before the constructor of ``llama_cpp.Llama``.
+        """Plan to turn flash attention on where our kernels compute it. Call it before the base class's constructor.
+
+        A ``flash_attn`` that the caller has set stays as it is. With a cache that is not float16, and for embeddings,
+        flash attention stays off, because llama.cpp would make float16 copies for it. Cached values in blocks need it
+        in any case.
 
         Args:
-            kwargs: what that is given. With a ``flash_attn`` among it there is nothing to decide. Of a cache that is
-                not of float16 llama.cpp would make copies of float16, and so it would for embeddings, without a cache.
-                Values of blocks need it in any case.
+            kwargs: the constructor's arguments. A ``flash_attn`` of None is removed.
         """
         if kwargs.get("flash_attn") is not None:
             return
@@ -58,18 +63,18 @@ class ContextParams:
 
     @property
     def has_flash_attention(self) -> bool:
-        """Whether attention is computed in one step. A saved state lies otherwise in memory then."""
+        """Whether attention is computed in one step. This changes the layout of a saved state."""
         return has_flash_attention(self.context_params)
 
     def _decide_attention(self, params: Any) -> None:
-        """The weights are loaded, and a context is about to be made."""
+        """Decide on flash attention. It is called when the weights are loaded, and before the context is made."""
         before, self._bytes_before = self._bytes_before, None
         if _core.KernelBufferType.bytes_loaded() != before:
             attend_as_kernels_do(params, self.__dict__["_model"].model)
 
     @property
     def model_params(self) -> Any:
-        """See the class."""
+        """The parameters of the model."""
         return self.__dict__["_model_params"]
 
     @model_params.setter
@@ -80,7 +85,7 @@ class ContextParams:
 
     @property
     def context_params(self) -> Any:
-        """See the class."""
+        """The parameters of the context."""
         params = self.__dict__["_context_params"]
         if hasattr(params, "n_rs_seq"):
             params.n_rs_seq = num_snapshots_of(self._num_snapshots, params)

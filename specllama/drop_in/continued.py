@@ -1,4 +1,4 @@
-"""``continue_final_message``: the answer goes on with what the last message of the assistant has begun."""
+"""``continue_final_message``: the answer continues the last message, which is the assistant's."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .parts import text_of
 
 @dataclasses.dataclass(frozen=True)
 class _Continued:
-    """What an answer begins with.
+    """The beginning of an answer.
 
     Attributes:
         content: its text.
-        thought: what was thought before it.
-        thoughts: the marks around that, if the chat template knows any.
+        thought: the thought before the text; empty if there is none.
+        thoughts: the marks before and after a thought; None if the chat template has none.
     """
 
     content: str
@@ -29,7 +29,7 @@ class _Continued:
     thoughts: tuple[str, str] | None = None
 
     def behind(self, prompt: bytes) -> bytes:
-        """A prompt, and this. A thought that the prompt begins ends before the text."""
+        """Append the beginning to a prompt. If the prompt has begun a thought, the thought ends before the text."""
         begin, end = self.thoughts or ("", "")
         is_begun = bool(begin) and is_open(prompt.decode("utf-8", "replace"), ((begin,), (end,)))
         if self.thoughts is None or not (is_begun or self.thought):
@@ -41,17 +41,20 @@ class _Continued:
 def with_continued(
     llama: BaseLlama, given: dict[str, Any], is_wanted: Any
 ) -> tuple[dict[str, Any], Callable[[bytes], bytes] | None]:
-    """The arguments of a chat without the message that the answer goes on with, and what puts it behind the prompt.
+    """Take the message that the answer continues out of a chat's arguments.
 
     Args:
-        llama: who answers.
-        given: the arguments.
-        is_wanted: ``continue_final_message``.
+        llama: the Llama that answers.
+        given: the arguments of the chat.
+        is_wanted: the value of ``continue_final_message``.
+
+    Returns:
+        The arguments without this message, and a function that appends the message to the rendered prompt; None
+        if nothing is continued.
 
     Raises:
-        TypeError: no flag.
-        ValueError: the last message is none that can be continued, or something else than a chat template makes the
-            prompts.
+        TypeError: ``continue_final_message`` is neither True nor False.
+        ValueError: the last message cannot be continued, or the prompts are not made by a chat template.
     """
     if is_wanted is None or is_wanted is False:
         return given, None

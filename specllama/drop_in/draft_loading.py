@@ -1,4 +1,4 @@
-"""How a ``Llama`` loads a draft that is given by its path: as a ``llama_cpp.Llama`` of its own."""
+"""Loads a draft that is given by its path, as a ``llama_cpp.Llama`` of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .chat_templates import ChatTemplates
 from .context_params import ContextParams
 from .lending import lent
 
-# What a draft given by its path takes over from the target, unless draft_kwargs say otherwise.
+# The arguments that a draft takes over from its target, unless draft_kwargs set them.
 _INHERITED = (
     *("n_gpu_layers", "split_mode", "main_gpu", "tensor_split", "offload_kqv", "op_offload", "flash_attn"),
     *("use_mmap", "use_mlock", "numa"),
@@ -24,7 +24,7 @@ _INHERITED = (
 
 
 class _LoadedDraft(ChatTemplates, ContextParams, BaseLlama):
-    """A draft given by its path."""
+    """A draft that was loaded from its path."""
 
     def __init__(self, model_path: str, **kwargs: Any) -> None:
         self.attend_as_kernels_do(kwargs)
@@ -32,11 +32,11 @@ class _LoadedDraft(ChatTemplates, ContextParams, BaseLlama):
 
 
 class DraftLoader:
-    """Loads drafts of one Llama.
+    """Loads the drafts of one Llama, as an ``engine.drafts.draft.Loader``.
 
     Args:
-        target: what they draft for.
-        settings: its constructor's arguments, some of which a draft takes over.
+        target: the Llama that they draft for.
+        settings: the arguments of the target's constructor, some of which a draft takes over.
     """
 
     def __init__(self, target: BaseLlama, settings: Mapping[str, Any]) -> None:
@@ -44,10 +44,14 @@ class DraftLoader:
         self._settings = settings
 
     def load(self, path: str, target: Model, own: Mapping[str, Any]) -> Loaded:
-        """See ``engine.drafts.draft.Loader``."""
+        """See the base class.
+
+        Raises:
+            MemoryError, OSError, RuntimeError, TypeError, ValueError: the draft cannot be opened.
+        """
         of_target = target.settings
         arguments = {
-            # llama.cpp repacks 4-bit weights as it loads them. Mapped, the file would stay in memory beside the copy.
+            # llama.cpp copies 4-bit weights into another layout. A mapped file would stay in memory beside the copy.
             "use_mmap": False,
             "verbose": of_target.verbose,
             **{name: self._settings[name] for name in _INHERITED if name in self._settings},
@@ -65,5 +69,5 @@ class DraftLoader:
         return Loaded(lent(draft, "draft", use), draft, draft.close)
 
     def tokenize(self, text: str) -> Sequence[int]:
-        """See ``engine.drafts.draft.Loader``."""
+        """See the base class."""
         return self._target.tokenize(text.encode(), add_bos=False)

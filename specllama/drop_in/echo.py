@@ -1,4 +1,4 @@
-"""The prompt, as an answer with ``echo`` repeats it."""
+"""The prompt as an answer with ``echo`` repeats it: its text, and where each token begins in it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from specllama.engine.model import Model
 
 from .text import TextAssembler
 
-_SPACE = "\u2581".encode()  # which SentencePiece reads as a space
-_FAR = 64  # bytes within which the text of a token is looked for, where what is before it got lost
+_SPACE = "\u2581".encode()  # SentencePiece reads this character as a space
+_FAR = 64  # bytes in which the text of a token is searched if it does not follow the one before
 
 
 @dataclasses.dataclass(frozen=True)
 class Echo:
-    """A prompt's text and its tokens."""
+    """The text and the tokens of a prompt."""
 
     text: str
     tokens: Sequence[int]
     offsets: list[int]
-    """How many characters of the text come before each token."""
+    """For each token, how many characters of the text come before it."""
 
     def pieces(self) -> list[str]:
-        """What each token has of the text. Together they are the text; a character is the last of its tokens'."""
+        """The part of the text that each token has. A character made by several tokens belongs to the last of them."""
         if not self.offsets:
             return []
         edges = [0, *self.offsets[1:], len(self.text)]
@@ -33,7 +33,7 @@ class Echo:
 
 
 def echo_of_tokens(model: Model, tokens: Sequence[int]) -> Echo:
-    """A prompt that was given as tokens: special ones show nothing."""
+    """The echo of a prompt that was given as tokens. Special tokens have no text."""
     assembler = TextAssembler(model, [])
     for token in tokens:
         assembler.add(token)
@@ -41,7 +41,7 @@ def echo_of_tokens(model: Model, tokens: Sequence[int]) -> Echo:
 
 
 def echo_of_text(model: Model, text: str, tokens: Sequence[int]) -> Echo:
-    """A prompt that was given as text, of which the tokens may not have everything, and may have more."""
+    """The echo of a prompt that was given as text. Its tokens together may have more text than it, or less."""
     data, at, offsets = text.encode("utf-8"), 0, []
     counter, num_chars = codecs.getincrementaldecoder("utf-8")(), 0
     for token in tokens:
@@ -54,8 +54,8 @@ def echo_of_text(model: Model, text: str, tokens: Sequence[int]) -> Echo:
 
 
 def _place_of(piece: bytes, text: bytes, at: int) -> tuple[int, int]:
-    """Where a token's bytes begin and end in a text, from `at` on; nowhere (from `at` to `at`) if it has others."""
-    # A tokenizer puts a space before a text, and behind special tokens.
+    """The begin and the end of a token's bytes in a text, at or after `at`; (`at`, `at`) if they are not there."""
+    # A tokenizer may put a space before a text and after special tokens.
     forms = (piece, piece.removeprefix(b" "), piece.replace(b" ", _SPACE))
     for form in forms:
         if text.startswith(form, at):

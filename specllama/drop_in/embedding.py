@@ -1,4 +1,4 @@
-"""Embeddings of texts: ``llama_cpp.Llama.embed``, for whatever it is given."""
+"""Embeddings of texts, for ``llama_cpp.Llama.embed``."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from .tokenizing import Tokenizing
 
 
 def as_inputs(given: Any) -> tuple[list[Any], bool]:
-    """What is to be embedded, as a list, and whether it was one text.
+    """The inputs as a list.
 
     Args:
-        given: a text, the token ids of one, or a list of such.
+        given: a text, the token ids of one text, or a list of these.
+
+    Returns:
+        The list, and whether `given` was a single text.
 
     Raises:
-        TypeError: nothing of that kind.
+        TypeError: it is none of these.
     """
     if isinstance(given, str) or _is_tokens(given):
         return [given], True
@@ -36,10 +39,18 @@ def _is_tokens(given: Any) -> bool:
 
 
 def batches(llama: Tokenizing, inputs: Sequence[Any], truncate: bool) -> Iterator[list[list[int]]]:
-    """The tokens of the inputs, as many at once as one batch has room for.
+    """The inputs as tokens, in groups that fit into one batch each.
+
+    Args:
+        llama: the Llama that tokenizes.
+        inputs: texts, or lists of token ids.
+        truncate: whether an input that is too long is cut at ``n_batch`` tokens.
+
+    Yields:
+        The tokens of the next inputs.
 
     Raises:
-        ValueError: an input without tokens, or one that is too long and may not be truncated.
+        ValueError: an input has no tokens, or is too long and may not be cut.
     """
     batch: list[list[int]] = []
     for index, given in enumerate(inputs):
@@ -48,8 +59,8 @@ def batches(llama: Tokenizing, inputs: Sequence[Any], truncate: bool) -> Iterato
             raise ValueError(f"input {index} ({given!r:.60}) has no tokens, and so no embedding: leave it out")
         if len(tokens) > llama.n_batch and not truncate:
             raise ValueError(
-                f"input {index} has {len(tokens)} tokens, and n_batch={llama.n_batch} are embedded at once: create the "
-                "Llama with a larger n_batch (and n_ctx), or let it be truncated"
+                f"input {index} has {len(tokens)} tokens, and at most n_batch={llama.n_batch} are embedded at once: "
+                "create the Llama with a larger n_batch (and n_ctx), or let it be truncated"
             )
         tokens = tokens[: llama.n_batch]
         full = sum(map(len, batch)) + len(tokens) > llama.n_batch or len(batch) >= llama.context_params.n_seq_max
@@ -62,10 +73,19 @@ def batches(llama: Tokenizing, inputs: Sequence[Any], truncate: bool) -> Iterato
 
 
 def embeddings(llama: Tokenizing, batch: Sequence[list[int]], normalize: bool) -> list[Any]:
-    """What the model makes of a batch: for each input a vector, or one for each of its tokens without pooling.
+    """The embeddings of one batch.
+
+    Args:
+        llama: the Llama that embeds.
+        batch: the tokens of each input.
+        normalize: whether to scale each vector to length 1.
+
+    Returns:
+        For each input a vector [n_embd], or without pooling a list of one vector for each token. A model that ranks
+        gives [number of scores] instead.
 
     Raises:
-        RuntimeError: llama.cpp does not decode it, or gives no embedding.
+        RuntimeError: llama.cpp cannot decode the batch, or gives no embeddings.
     """
     pooling = llama_cpp.llama_pooling_type(llama.ctx)
     held: Any = llama._batch
@@ -93,7 +113,7 @@ def embeddings(llama: Tokenizing, batch: Sequence[list[int]], normalize: bool) -
 
 
 def _num_scores(llama: Tokenizing) -> int:
-    """How many numbers a model that ranks gives for an input."""
+    """How many scores a model that ranks gives for an input."""
     count = getattr(llama_cpp, "llama_model_n_cls_out", None)
     return 1 if count is None else max(1, int(count(llama._model.model)))
 

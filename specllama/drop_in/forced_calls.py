@@ -1,4 +1,4 @@
-"""Calls of tools in the form that the model was trained to write: those that it must make, and those that it begins."""
+"""Grammars for calls of tools, in the form that the model was trained to write: for forced calls and for free ones."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from .messages import hands_on_everything, has_own_handler, template_of
 from .text import has_own_tokenizer
 
 _WITHOUT_PARAMETERS = ({"type": "object"}, {"type": "object", "properties": {}})
-_NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}  # of tools without parameters
-_ANY_OBJECT = {"type": "object"}  # for a schema that cannot be enforced, of which the user was told
+_NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}  # the schema of tools without parameters
+_ANY_OBJECT = {"type": "object"}  # replaces a schema that cannot be enforced; the user was warned of it
 
 
 @dataclasses.dataclass(frozen=True)
 class ForcedCalls:
-    """Calls that an answer must be.
+    """The calls that an answer must consist of.
 
     Attributes:
-        form: how they are written.
-        thoughts: the marks of a thought that may stand before them.
-        grammar: of the answer.
-        behind_thought: of an answer whose thought the prompt has begun.
+        form: the form in which they are written.
+        thoughts: the marks around a thought, which may come before them; None if there can be none.
+        grammar: the grammar of the answer.
+        behind_thought: the grammar of the answer if the prompt has begun a thought.
     """
 
     form: Format
@@ -46,19 +46,20 @@ class ForcedCalls:
 def with_forced_calls(
     llama: BaseLlama, chat: dict[str, Any], *, parallel: bool
 ) -> tuple[dict[str, Any], ForcedCalls | None]:
-    """The arguments of a chat, in which a grammar says what tool must be called, if one must.
+    """Make a grammar for a call that the arguments of a chat force.
 
     Args:
-        llama: who answers.
-        chat: the arguments, checked.
-        parallel: whether there may be more than one call.
+        llama: the Llama that answers.
+        chat: the checked arguments.
+        parallel: whether the answer may have more than one call.
 
     Returns:
-        The arguments, and the calls. These are None where llama_cpp's chat handler makes a grammar of its own: of the
-        arguments alone, for a model whose chat template teaches no form of calls.
+        The arguments, with the grammar if a call is forced, and the calls. The calls are None if no call is forced.
+        They are also None if llama_cpp's chat handler must force the call itself: it writes only the arguments of one
+        tool, and is used for models whose chat template teaches no form of calls.
 
     Raises:
-        ValueError: one of several tools must be called, and the chat handler does not take a grammar.
+        ValueError: one of several tools must be called, and the chat handler takes no grammar.
     """
     choice, tools = chat.get("tool_choice"), tools_of(chat)
     if choice != "required" and not isinstance(choice, Mapping):
@@ -73,8 +74,8 @@ def with_forced_calls(
             return {**chat, "tool_choice": {"type": "function", "function": {"name": only}}}, None
         if not takes_grammar:
             raise ValueError(
-                'tool_choice="required" with several tools needs a chat handler that takes a grammar, which the one of '
-                f"{llama.model_path} does not: name the tool that is to be called"
+                'tool_choice="required" with several tools needs a chat handler that takes a grammar, and that of '
+                f"{llama.model_path} takes none: name the tool that is to be called"
             )
         form, how, thoughts = BARE, BARE_WRITTEN, None
     schemas = {name: _schema(tools[name]) for name in ([named] if named else tools)}
@@ -98,17 +99,17 @@ def begun_calls(
     *,
     parallel: bool,
 ) -> BegunCalls | None:
-    """Calls that a model may make, of which those that it begins follow the schemas of the tools.
+    """Grammars for calls that a model may begin by itself. A call that has begun must follow its tool's schema.
 
     Args:
-        llama: who answers.
-        chat: the arguments, checked.
-        form: how its calls are written.
-        thoughts: the marks of a thought that may stand before them.
-        parallel: whether there may be more than one call.
+        llama: the Llama that answers.
+        chat: the checked arguments.
+        form: the form in which the model writes calls; None if it is not known.
+        thoughts: the marks around a thought, which may come before the calls.
+        parallel: whether the answer may have more than one call.
 
     Returns:
-        None where nothing can be said of them: the form is not known, or it is not sure what begins a call.
+        None if calls cannot be enforced, because their form is not known or no text marks their beginning for sure.
     """
     tools, how = tools_of(chat), None if form is None else form.written
     takes_grammar = hands_on_everything(llama) and not has_own_handler(llama) and has_own_tokenizer(llama)
@@ -136,20 +137,20 @@ def _rest(llama: BaseLlama, how: Written, tools: Mapping[str, Any], *, several: 
 
 
 def tools_of(chat: Mapping[str, Any]) -> dict[str, Any]:
-    """The schemas of the parameters of the tools, by their names."""
+    """The schemas of the tools' parameters, by the tools' names."""
     functions = [tool.get("function") for tool in chat.get("tools") or () if isinstance(tool, Mapping)]
     named = [function for function in functions if isinstance(function, Mapping)]
     return {each["name"]: each.get("parameters") for each in named if is_name(each.get("name"))}
 
 
 def special_token(llama: BaseLlama, text: str) -> int | None:
-    """The token that a text is, if it is a special one, which shows nothing in a text."""
+    """The special token with this name; None if there is none. A special token shows nothing in a text."""
     if not has_own_tokenizer(llama):
         return None
     data, model = text.encode(), lent(llama)
     try:
         tokens = llama.tokenize(data, False, True)
-    except ValueError:  # the vocabulary has no tokens for it
+    except ValueError:  # the vocabulary cannot write this text
         return None
     if len(tokens) != 1 or model.piece(tokens[0]) or model.piece(tokens[0], special=True) != data:
         return None
@@ -157,7 +158,7 @@ def special_token(llama: BaseLlama, text: str) -> int | None:
 
 
 def _schema(parameters: Any) -> Any:
-    """As llguidance follows it."""
+    """The schema of a tool's parameters, as llguidance takes it."""
     if not parameters or parameters in _WITHOUT_PARAMETERS:
         parameters = _NOTHING
     try:

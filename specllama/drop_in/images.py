@@ -1,4 +1,4 @@
-"""Chats with images: which they are, who reads them, and where."""
+"""Chats with images: how to recognize them, and the handler that reads them."""
 
 from __future__ import annotations
 
@@ -15,38 +15,41 @@ from .base_class import BaseLlama
 from .lending import lent
 from .parts import other_parts, text_of
 
-_STACK = 2 << 20  # bytes: what most threads have is 8 MiB
+_STACK = 2 << 20  # bytes that tokenizing a text may take; most threads have a stack of 8 MiB
 
 
 def reads_images(llama: BaseLlama) -> bool:
-    """Whether its chat handler is of llama_cpp's kind for images, which decodes every chat by itself."""
+    """Whether the Llama has one of llama_cpp's chat handlers for images. These decode every chat by themselves."""
     return hasattr(llama.chat_handler, "clip_model_path")
 
 
 def decodes_by_itself(llama: BaseLlama, messages: Any) -> bool:
-    """Whether a chat handler decodes some of these messages in the Llama's own context, where no slot is."""
+    """Whether the chat handler decodes these messages in the Llama's own context, outside of the engine's slots."""
     if messages is None or llama.chat_handler is None:
         return False
     return reads_images(llama) or any(True for _ in other_parts(messages))
 
 
 def require_room_for_words(llama: BaseLlama, messages: Any) -> None:
-    """For a handler that has texts tokenized by llama.cpp's library for images, on the caller's own stack.
+    """Check that the texts in messages can be tokenized by llama.cpp's library for images.
+
+    That library uses the stack of the calling thread.
 
     Raises:
-        ValueError: that could overflow.
+        ValueError: a text could overflow the stack.
     """
     tokenizer = lent(llama).tokenizer
     for text in _texts(messages):
         if tokenizer.stack_for(text.encode("utf-8", "replace")) > _STACK:
             raise ValueError(
                 f"a message has {len(text)} characters with too few places where this model's tokenizer cuts them, "
-                "such as spaces: in chats with images llama.cpp has room for some thousand at a stretch; shorten it"
+                "such as spaces: in chats with images llama.cpp can read some thousand between two such places; "
+                "shorten the message"
             )
 
 
 def _texts(messages: Any) -> Iterator[str]:
-    """The texts in messages, which may be malformed."""
+    """The texts in messages. The messages may be malformed."""
     for message in messages if isinstance(messages, (list, tuple)) else ():
         content = message.get("content") if isinstance(message, Mapping) else None
         for part in content if isinstance(content, (list, tuple)) else (content,):
@@ -56,27 +59,28 @@ def _texts(messages: Any) -> Iterator[str]:
 
 
 def give_image_handler(llama: BaseLlama, path: str | os.PathLike[str]) -> None:
-    """Have the chats of a Llama read images.
+    """Let the chats of a Llama read images.
 
     Args:
         llama: the model.
-        path: the file with the part of it that sees, ``mmproj-....gguf``.
+        path: the file with the part of the model that reads images, usually ``mmproj-....gguf``.
 
     Raises:
-        FileNotFoundError, ValueError: no such file, or none for this model.
+        FileNotFoundError: there is no such file.
+        ValueError: the file is damaged, or not made for this model.
     """
     name = os.fspath(path)
     if (kind := read_header(name).architecture) != "clip":
         raise ValueError(f"{name} is a model of type {kind!r} and reads no images: give a mmproj file")
-    # The newer one asks in the words of the model's own template.
+    # The newer class of handlers uses the model's own chat template.
     make: Any = getattr(llama_chat_format, "MTMDChatHandler", llama_chat_format.Llava15ChatHandler)
     handler = make(clip_model_path=name, verbose=False)
     try:
         with captured_errors() as errors:
-            handler._init_mtmd_context(llama)  # else at the first chat
+            handler._init_mtmd_context(llama)  # now, and not at the first chat
     except ValueError as error:
         why = " ".join((errors[0] if errors else str(error)).split())
         raise ValueError(
-            f"{name} does not read images for {llama.model_path}: {why}; give the mmproj file of this model, whole"
+            f"{name} does not read images for {llama.model_path}: {why}; give the mmproj file of this model, complete"
         ) from None
     llama.chat_handler = handler

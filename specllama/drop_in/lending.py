@@ -1,4 +1,4 @@
-"""A ``llama_cpp.Llama`` lends its weights and its context to an engine."""
+"""Lends the weights and the context of a ``llama_cpp.Llama`` to an engine."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def lent(
     hidden: Hidden | None = None,
     taps: _core.Taps | None = None,
 ) -> Model:
-    """What an open Llama lends: one model to all who ask.
+    """The model that an open Llama lends. Every call for one Llama returns the same object.
 
     Args:
-        llama: it frees what it lends when it is closed, or goes.
-        name: ``"target"`` or ``"draft"``, for messages, if nobody has asked before.
-        kernels: what became of its weights when it was opened; None if llama_cpp has opened it.
-        hidden: the hidden states that its contexts show.
-        taps: what shows those of its own.
+        llama: the owner. It frees the weights and the context when it is closed or collected.
+        name: ``"target"`` or ``"draft"``, for messages. Only the first call's name counts.
+        kernels: how our kernels treat its weights; None if llama_cpp has opened it.
+        hidden: the hidden states that its contexts show; None for none.
+        taps: reads the hidden states of its own context.
 
     Raises:
-        ClosedError: it is closed.
+        ClosedError: the Llama is closed.
     """
     llama = llama_of(llama)
     with _lock:
@@ -95,31 +95,35 @@ def _lora(llama: BaseLlama) -> Lora | None:
 
 
 def _free(owner: weakref.ref[BaseLlama], model: Model, context: Any, stack: Any) -> None:
-    """The first of what a Llama's stack of callbacks does when it is closed. The others free its weights."""
+    """Free the model and its context, then the weights. This is the first callback on the Llama's closing stack.
+
+    Raises:
+        BusyError: the model is in use. Then the Llama stays open.
+    """
     rest = stack.pop_all()
     try:
         model.close(context.close, rest.close)
     except _core.BusyError:
         llama = owner()
-        if llama is not None:  # it stays as it was
+        if llama is not None:  # restore the stack: the Llama stays open
             rest.callback(functools.partial(_free, owner, model, context, rest))
             llama._stack = rest
         raise
 
 
 class _Owner:
-    """The Llama, as the borrower sees it."""
+    """The Llama as an ``engine.model.Owner``."""
 
     def __init__(self, llama: BaseLlama) -> None:
         self._llama = weakref.ref(llama)
 
     def used(self) -> npt.NDArray[np.int32] | None:
-        """See ``engine.model.Owner``. While the context is the borrower's, ``n_tokens`` is 0."""
+        """See ``Owner``. While the engine uses the context, the Llama's ``n_tokens`` is 0."""
         llama = self._llama()
         if llama is None or not llama.n_tokens:
             return None
         position = getattr(llama, "position", None)
         held = position.tokens() if isinstance(position, Position) else llama.input_ids[: llama.n_tokens]
-        tokens: npt.NDArray[np.int32] = held.astype(np.int32)  # a copy
+        tokens: npt.NDArray[np.int32] = held.astype(np.int32)  # astype() copies
         llama.n_tokens = 0
         return tokens

@@ -1,4 +1,4 @@
-"""Log-probabilities of a completion's tokens, in the form of OpenAI's completions."""
+"""Log-probabilities of a completion's tokens, in the form of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -14,15 +14,22 @@ from specllama.engine.listener import Listener
 
 from .text import Pieces
 
-_HALF = "bytes:"  # what stands in OpenAI's completions before the bytes of a token that is half a character
+_HALF = "bytes:"  # OpenAI's prefix for a token that is part of a character; the bytes follow
 
 
 def prompt_logprobs(
     engine: Engine, tokens: list[int], num_top: int | None, listener: Listener
 ) -> list[_core.TokenLogprob | None]:
-    """Entries of all prompt tokens; None for the first, which nothing precedes.
+    """The log-probabilities of all prompt tokens. The prompt is decoded again, since the KV cache keeps no logits.
 
-    Decodes the prompt anew, in small chunks, because the KV cache keeps no logits.
+    Args:
+        engine: the engine, whose own slot must be free.
+        tokens: the prompt.
+        num_top: how many alternatives to give for each token; None for none.
+        listener: is notified between chunks of the prompt.
+
+    Returns:
+        One entry for each token; None for the first, which no token precedes.
     """
     entries: list[_core.TokenLogprob | None] = [None] * bool(tokens)
     for position, logits in engine.score(tokens, listener):
@@ -31,15 +38,18 @@ def prompt_logprobs(
 
 
 class LogprobLog:
-    """Collects entries and renders them.
+    """Collects log-probabilities, and renders them in OpenAI's form.
 
-    A token is named by its text, wherever it is: a special token by its name, and half a character by its bytes, as
-    OpenAI does.
+    A token is called by its text, a special token by its name, and a part of a character by its bytes, as in OpenAI's
+    API.
 
     Args:
         pieces: gives the bytes of tokens.
-        num_top: how many alternatives to each.
-        token_bytes: where the bytes that a token adds to a text are noted, by what it is named here.
+        num_top: how many alternatives to give for each token.
+        token_bytes: a dict to fill: for the text that a token is called by, the bytes that it adds to a text.
+
+    Raises:
+        ValueError: `num_top` is negative.
     """
 
     def __init__(self, pieces: Pieces, num_top: int, token_bytes: dict[str, bytes] | None = None) -> None:
@@ -48,30 +58,30 @@ class LogprobLog:
         self._pieces = pieces
         self._num_top = num_top
         self._token_bytes = token_bytes
-        self._known: dict[int, str] = {}  # texts of tokens seen before
+        self._known: dict[int, str] = {}  # the texts of tokens seen before
         self._texts: list[str] = []
         self._entries: list[_core.TokenLogprob | None] = []
 
     def __len__(self) -> int:
-        """How many tokens it has."""
+        """The number of tokens."""
         return len(self._texts)
 
     def add_prompt(self, tokens: Sequence[int], entries: Sequence[_core.TokenLogprob | None]) -> None:
-        """The prompt's own tokens, for ``echo``. The first has no entry, as OpenAI's API has it."""
+        """Add the prompt's tokens, for ``echo``. The first of them has no log-probability, as in OpenAI's API."""
         for token, entry in zip(tokens, entries, strict=True):
             self._append(token, entry if self._entries else None)
 
     def add(self, token: int, logits: npt.NDArray[np.single]) -> None:
-        """A generated token and the logits [n_vocab] it was sampled from."""
+        """Add a generated token, with the logits [n_vocab] that it was sampled from."""
         self._append(token, _core.logprobs(logits, token, self._num_top))
 
     def logprob(self, index: int) -> float | None:
-        """The log-probability of one of them."""
+        """The log-probability of the token at an index; None if it has none."""
         entry = self._entries[index]
         return None if entry is None else entry.logprob
 
     def entries(self, first: int, end: int, offsets: list[int]) -> dict[str, Any]:
-        """Tokens first to end - 1, and the offsets of these in the text."""
+        """Tokens `first` to `end` - 1 in OpenAI's form. `offsets` are their places in the text, in characters."""
         texts, entries = self._texts[first:end], self._entries[first:end]
         return {
             "tokens": texts,
@@ -89,7 +99,7 @@ class LogprobLog:
     def _top(self, entry: _core.TokenLogprob, text: str) -> dict[str, float]:
         top: dict[str, float] = {}
         for token, value in entry.top.items():
-            top.setdefault(self._text(token), value)  # tokens may share a text: the most probable one stands for it
+            top.setdefault(self._text(token), value)  # the most probable of the tokens with this text comes first
         top[text] = entry.logprob
         return top
 
@@ -118,7 +128,7 @@ def _named(data: bytes) -> str:
 
 
 def bytes_named(text: str) -> bytes:
-    """The bytes of a token, of what it is named in log-probabilities."""
+    """The bytes of a token, from the text that it is called by in log-probabilities."""
     if not text.startswith(_HALF):
         return text.encode("utf-8", "replace")
     parts = text.removeprefix(_HALF).split("\\x")[1:]
@@ -126,11 +136,14 @@ def bytes_named(text: str) -> bytes:
 
 
 def with_bytes(answer: Any, token_bytes: dict[str, bytes]) -> Any:
-    """A chat's answer, or the chunks of one, with the bytes of the tokens in its log-probabilities.
+    """Add the bytes of tokens to the log-probabilities of a chat's answer. llama_cpp's chat handlers leave them out.
 
     Args:
-        answer: a chat handler's, which leaves them out.
-        token_bytes: noted by a `LogprobLog` meanwhile.
+        answer: the response of a chat handler, or its chunks.
+        token_bytes: the dict that a `LogprobLog` fills for this answer.
+
+    Returns:
+        The response or the chunks, with the bytes.
     """
     if isinstance(answer, Iterator):
         return _chunks_with_bytes(answer, token_bytes)
@@ -142,7 +155,7 @@ def with_bytes(answer: Any, token_bytes: dict[str, bytes]) -> Any:
                     continue
                 each["bytes"] = list(data)
                 if not _is_whole(data):
-                    each["token"] = each["token"].removeprefix(_HALF)  # as OpenAI's chats have it
+                    each["token"] = each["token"].removeprefix(_HALF)  # OpenAI's chats have no such prefix
     return answer
 
 

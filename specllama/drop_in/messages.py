@@ -1,7 +1,7 @@
-"""Messages of a chat, in the form in which the model's chat template reads them.
+"""Brings the messages of a chat into the form that the model's chat template reads.
 
-OpenAI's API has several forms of the same message. Templates are written for one of them each, and print others as
-Python does, or leave them out. Which one it is, is tried with messages of our own.
+OpenAI's API has several forms of one message. A template is written for one of them. It leaves the others out, or
+prints them as Python does. Which form a template reads is found by rendering messages of our own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Fields = dict[str, Any]
 
 _HELLO = {"role": "user", "content": "Hello"}
 _ARGUMENTS = {"first_argument": "of_the_call"}
-_ID = "call00001"  # some templates want nine characters
+_ID = "call00001"  # nine characters, as some templates require
 _NAME = "some_function"
 _TOOL = {
     "type": "function",
@@ -37,16 +37,16 @@ _TOOL = {
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """What a template reads. As it is here, the form that most read.
+    """The form that a template reads. The defaults are what most templates read.
 
     Attributes:
-        developer: it knows the role, which is called ``system`` else.
-        parts: a text must be a part of a list.
-        keeps_parts: it reads lists of parts of users as they are.
-        objects: the arguments of a call may be an object. Else they must be its JSON.
-        none: the content of a call must be None, not an empty text.
-        newer: it knows ``tool_calls`` and the role ``tool``, and not their older names.
-        thinking: it calls the thoughts before a call so, which are ``reasoning_content`` in answers.
+        developer: it reads the role ``developer``. Other templates call it ``system``.
+        parts: the text of a message must be a part of a list.
+        keeps_parts: it reads lists of parts in the user's messages.
+        objects: the arguments of a call may be an object. Other templates read them as a JSON string.
+        none: the content of a message with a call must be None, and not an empty string.
+        newer: it reads ``tool_calls`` and the role ``tool``, and not their older names.
+        thinking: it calls the thoughts before a call ``thinking``. In answers they are called ``reasoning_content``.
     """
 
     developer: bool = False
@@ -59,15 +59,14 @@ class _Form:
 
 
 def as_read(llama: BaseLlama, messages: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Messages in the form that the chat handler of a Llama reads.
+    """Messages in the form that a Llama's chat handler reads.
 
-    Parts of text become one text, ``developer`` becomes ``system``, no content is an empty one, the arguments of
-    earlier calls are an object or its JSON: whatever the template reads. A handler that the user has written gets the
-    messages as they are.
+    For example, parts of text are joined, ``developer`` becomes ``system``, and a missing content becomes an empty
+    one, each where the template needs it. A handler that the user has written gets the messages unchanged.
 
     Args:
-        llama: who has the handler.
-        messages: the same, checked.
+        llama: the Llama with the handler.
+        messages: the checked messages.
     """
     form = _form_for(llama)
     if form is None:
@@ -85,10 +84,10 @@ def as_read(llama: BaseLlama, messages: Sequence[Mapping[str, Any]]) -> list[Any
 
 @contextlib.contextmanager
 def template_errors() -> Iterator[None]:
-    """Whatever the chat template raises is due to messages that it was not written for.
+    """Turn errors of the chat template into a ValueError: the template was not written for these messages.
 
     Raises:
-        ValueError: in place of it.
+        ValueError: the template has raised any exception.
     """
     try:
         yield
@@ -99,24 +98,24 @@ def template_errors() -> Iterator[None]:
 
 
 def has_own_handler(llama: BaseLlama) -> bool:
-    """Whether the user has written what makes a prompt of messages: nobody else knows what it reads."""
+    """Whether the user has written the chat handler. We do not know what form such a handler reads."""
     handler = llama.chat_handler
     return handler is not None and _formatter_of(handler) is None and not reads_images(llama)
 
 
 def hands_on_everything(llama: BaseLlama) -> bool:
-    """Whether what makes prompts asks for completions with all arguments of a chat. Some of llama_cpp's do not."""
+    """Whether the chat handler passes all arguments of a chat on to the completion. Some of llama_cpp's do not."""
     return _formatter_of(handler_for(llama)) is not None or reads_images(llama)
 
 
 def _named_handler(llama: BaseLlama) -> Any:
-    """That of a template in the file, or of llama_cpp's."""
+    """The chat handler of the file's template, or of llama_cpp, that the Llama's ``chat_format`` names."""
     name: Any = llama.chat_format
     return llama._chat_handlers.get(name) or llama_chat_format.get_chat_completion_handler(name)
 
 
 def template_of(llama: BaseLlama) -> str:
-    """The chat template that makes the prompts; empty if something else does."""
+    """The chat template that makes the prompts; empty if the prompts are made without one that we know."""
     if has_own_handler(llama):
         return ""
     own = getattr(llama.chat_handler, "CHAT_FORMAT", None)
@@ -124,19 +123,19 @@ def template_of(llama: BaseLlama) -> str:
 
 
 def handler_for(llama: BaseLlama) -> Any:
-    """What makes the prompts of chats."""
+    """The chat handler that makes the prompts."""
     return llama.chat_handler or _named_handler(llama)
 
 
 def names_read(llama: BaseLlama) -> frozenset[str]:
-    """What the chat template reads and does not set itself."""
+    """The names of all variables that the chat template reads from outside."""
     return _names_in(template_of(llama))
 
 
 def _form_for(llama: BaseLlama) -> _Form | None:
     if has_own_handler(llama):
         return None
-    if hasattr(llama.chat_handler, "CHAT_FORMAT"):  # of llama_cpp's handlers for images those with their own templates
+    if hasattr(llama.chat_handler, "CHAT_FORMAT"):  # a handler of llama_cpp's for images, with its own template
         return _Form(keeps_parts=True)
     formatter = _formatter_for(llama)
     is_known = getattr(formatter, "__module__", None) == llama_chat_format.__name__
@@ -144,14 +143,14 @@ def _form_for(llama: BaseLlama) -> _Form | None:
 
 
 def _formatter_for(llama: BaseLlama) -> Any:
-    """What writes the prompts, if it is known."""
-    if reads_images(llama):  # such handlers take the model's template
+    """llama_cpp's formatter that writes the prompts; None if it is not known."""
+    if reads_images(llama):  # handlers for images without a template of their own use the model's
         return _formatter_of(llama._chat_handlers.get("chat_template.default"))
     return _formatter_of(handler_for(llama))
 
 
 def _formatter_of(handler: Any) -> Any:
-    """What writes the prompts of llama_cpp's usual chat handlers; None if this is another."""
+    """The formatter inside one of llama_cpp's usual chat handlers; None for any other handler."""
     return inspect.getclosurevars(handler).nonlocals.get("chat_formatter") if inspect.isfunction(handler) else None
 
 
@@ -160,7 +159,7 @@ def _names_in(template: str) -> frozenset[str]:
     try:
         environment = llama_chat_format.Jinja2ChatFormatter(template, "", "")._environment.environment
         return frozenset(jinja2.meta.find_undeclared_variables(environment.parse(template)))
-    except Exception:  # jinja's, or Python's: such a template is refused when it is used
+    except Exception:  # of jinja or Python. The template is refused when it is used.
         return frozenset()
 
 
@@ -180,10 +179,10 @@ def _form_of(formatter: Any) -> _Form:
 
 
 def _form_of_calls(formatter: Any) -> tuple[bool, bool]:
-    """Whether their arguments must be an object, and their content None."""
+    """The fields ``objects`` and ``none`` of `_Form`."""
     for tools in (None, [_TOOL]):
         for content in ("", None):
-            for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS)):  # an object is what models were trained with
+            for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS)):  # objects first: models were trained with them
                 call = {"id": _ID, "type": "function", "function": {"name": _NAME, "arguments": arguments}}
                 asked = {"role": "assistant", "content": content, "tool_calls": [call]}
                 answered = {"role": "tool", "tool_call_id": _ID, "name": _NAME, "content": "done"}
@@ -197,19 +196,19 @@ def _has_call(prompt: str, arguments: Any) -> bool:
     if isinstance(arguments, str):
         return _NAME in prompt and arguments in prompt
     [(name, value)] = arguments.items()
-    return all(text in prompt for text in (_NAME, name, value)) and repr(name) not in prompt  # as Python prints it
+    return all(text in prompt for text in (_NAME, name, value)) and repr(name) not in prompt  # not printed by Python
 
 
 def _rendered(formatter: Any, content: Any, *more: Fields, tools: Any = None) -> str:
-    """The prompt; empty where the template refuses the messages."""
+    """The rendered prompt; empty if the template refuses the messages."""
     try:
         return str(formatter(messages=[{**_HELLO, "content": content}, *more], tools=tools).prompt)
-    except Exception:  # a template may raise anything
+    except Exception:  # templates may raise anything
         return ""
 
 
 def _in_newer_form(fields: Fields, known_as: str) -> Fields:
-    """A message with a call, or what came of it, in the form that OpenAI's API has had since there are tools."""
+    """A message with OpenAI's old ``function_call``, or with its result, in the newer form with ``tool_calls``."""
     if fields["role"] == "function":
         return {**fields, "role": "tool", "tool_call_id": known_as}
     function = fields.pop("function_call")
@@ -224,7 +223,7 @@ def _read(fields: Fields, form: _Form) -> Fields:
     fields["content"] = _content(fields, form, bool(calls))
     if calls:
         fields["tool_calls"] = [_call(call, form) for call in calls]
-        if form.thinking and not fields["content"] and "reasoning_content" in fields:  # gpt-oss has one or the other
+        if form.thinking and not fields["content"] and "reasoning_content" in fields:  # gpt-oss reads only one of them
             fields["thinking"] = fields.pop("reasoning_content")
     return fields
 
@@ -248,7 +247,7 @@ def _call(call: Any, form: _Form) -> Any:
         return call
     arguments = function.get("arguments") or {}
     if form.objects and isinstance(arguments, str):
-        with contextlib.suppress(ValueError, RecursionError):  # what a model wrote need not be JSON
+        with contextlib.suppress(ValueError, RecursionError):  # a model may have written arguments that are no JSON
             found = json.loads(arguments)
             arguments = found if isinstance(found, dict) else arguments
     elif not form.objects and isinstance(arguments, Mapping):

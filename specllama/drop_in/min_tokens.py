@@ -1,4 +1,4 @@
-"""``min_tokens``: the tokens that end a text are held back until it has so many."""
+"""``min_tokens``: until a text has this many tokens, no token may end it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from specllama.engine.options import checked_index
 from specllama.engine.vocabulary import end_tokens
 
 _Scores = npt.NDArray[np.single]
-"""[n_vocab]"""
+"""An array [n_vocab]."""
 
 
 def checked_min_tokens(value: Any) -> int:
-    """How many tokens a text has at least.
+    """Check the least number of tokens.
 
     Raises:
-        TypeError: no int.
-        ValueError: a negative one.
+        TypeError: it is no int.
+        ValueError: it is negative.
     """
     count = checked_index("min_tokens", value, "an int: how many tokens the text has at least")
     if count < 0:
@@ -29,20 +29,20 @@ def checked_min_tokens(value: Any) -> int:
 
 
 class MinTokens:
-    """A logits processor for one generation.
+    """A logits processor that keeps one text from ending early. A stop string or ``max_tokens`` may still end it.
 
     Args:
-        model: whose tokens they are.
-        count: how many the text has at least. A stop string, or ``max_tokens``, may end it before.
+        model: the model that generates.
+        count: the least number of tokens in the text.
     """
 
     def __init__(self, model: Model, count: int) -> None:
         self._ends = model.once(end_tokens)
         self._count = count
-        self._prompt_size: int | None = None  # until it is called for the first token
+        self._prompt_size: int | None = None  # set by the call for the first token
 
     def __call__(self, input_ids: npt.NDArray[np.intc], scores: _Scores) -> _Scores:
-        """The scores of the next token."""
+        """Return the scores [n_vocab] of the next token, without those of end tokens if the text is too short."""
         if self._prompt_size is None:
             self._prompt_size = len(input_ids)
         if len(input_ids) - self._prompt_size < self._count:

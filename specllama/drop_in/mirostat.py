@@ -1,4 +1,4 @@
-"""Samplers that llama.cpp alone has: mirostat."""
+"""llama.cpp's own samplers, which are used for mirostat: our sampler chain does not have it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .base_class import BaseLlama
 from .lending import lent
 
 _Scores = npt.NDArray[np.single]
-"""[n_vocab]"""
+"""An array [n_vocab]."""
 
 
 def chooser_of(
@@ -32,19 +32,19 @@ def chooser_of(
     logit_bias: Mapping[int, float],
     grammar: Any,
 ) -> LlamaCppSampler | None:
-    """What chooses tokens where our own chain cannot; None where it can.
+    """The sampler to use in place of our own chain; None if our chain can do what the call asks for.
 
     Args:
-        llama: whose context they are chosen from.
-        sampling: the numbers of ``llama_cpp.Llama._init_sampler``.
-        seed: the same.
-        penalty_last_n: how many last tokens the penalties see.
-        options: of the call.
-        logit_bias: what is added to the logits of tokens.
-        grammar: what the text must be.
+        llama: the Llama whose context has the logits.
+        sampling: the numeric arguments of ``llama_cpp.Llama._init_sampler``.
+        seed: the seed.
+        penalty_last_n: how many of the last tokens the penalties see.
+        options: the options of the call.
+        logit_bias: for each token id, the number that is added to its logit.
+        grammar: the grammar of the text, or None.
 
     Raises:
-        ValueError: it would ignore another sampler of the call.
+        ValueError: the call asks for a sampler that mirostat would ignore.
     """
     if sampling["mirostat_mode"] == 0 or sampling["temperature"] <= 0:
         return None
@@ -59,12 +59,12 @@ def chooser_of(
 
 
 def fallback_reason() -> str:
-    """Why text with mirostat is decoded plainly."""
+    """The reason why a text with mirostat is decoded plainly."""
     return "mirostat is applied by llama.cpp's sampler"
 
 
 class _Seeded:
-    """Stands for a Llama with another seed and window: other threads read the Llama's own meanwhile."""
+    """A stand-in for a Llama, with another seed and window. The Llama itself must not change: other threads use it."""
 
     def __init__(self, llama: BaseLlama, seed: int, penalty_last_n: int) -> None:
         self._llama = llama
@@ -76,7 +76,18 @@ class _Seeded:
 
 
 class LlamaCppSampler:
-    """llama.cpp's own chain of samplers, as ``llama_cpp.Llama`` makes it, for one generation."""
+    """llama.cpp's own sampler chain, as ``llama_cpp.Llama`` makes it, for one generation.
+
+    Args:
+        llama: the Llama whose context has the logits.
+        sampling: the numeric arguments of ``llama_cpp.Llama._init_sampler``.
+        seeded: the Llama, or a stand-in that has the seed and the window of the penalties.
+        logit_bias: for each token id, the number that is added to its logit.
+        grammar: the grammar of the text, or None.
+
+    Attributes:
+        reason: why texts with this sampler are decoded plainly.
+    """
 
     reason = fallback_reason()
 
@@ -100,7 +111,11 @@ class LlamaCppSampler:
         self._sampler: Any = None
 
     def begin(self, processors: list[Callable[..., Any]]) -> None:
-        """See ``engine.request.Chooser``."""
+        """See ``engine.request.Chooser``.
+
+        Args:
+            processors: the logits processors of the call.
+        """
         llama, grammar = self._llama, self._grammar
         if isinstance(grammar, (SchemaGrammar, BegunCalls)):
             vocabulary = lent(llama).once(schema_vocabulary)
@@ -119,10 +134,10 @@ class LlamaCppSampler:
         )
 
     def sample(self, row: int = -1) -> int:
-        """See ``engine.request.Chooser``. Raises what a logits processor raises.
+        """See ``engine.request.Chooser``. An exception of a logits processor is raised here.
 
         Args:
-            row: whose logits, counted from behind.
+            row: the row of the logits, counted from the end: -1 is the last.
 
         Raises:
             ValueError: a logits processor returned no scores.
@@ -136,7 +151,10 @@ class LlamaCppSampler:
             self._raised = None
 
     def _heard(self, input_ids: npt.NDArray[np.intc], scores: _Scores) -> _Scores:
-        """The scores to sample from. Keeps an error: ctypes, which calls this, would print it and go on."""
+        """The scores to sample from.
+
+        An exception is kept for `sample`: ctypes calls this method, and would only print it.
+        """
         try:
             return self._processed(input_ids, scores.copy())
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""What a caller expects a text to be, as OpenAI's ``prediction``: it is looked up, and drafted from."""
+"""OpenAI's ``prediction``: the text that a caller expects. Drafts are looked up in it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .prompt_tokens import continuation_tokens
 from .view import Call, EngineLlama
 
 _FORM = '{"type": "content", "content": TEXT}'
-_LINK = 8  # tokens of the prompt before it, by which its beginning is found
+_LINK = 8  # tokens of the prompt that are put before the prediction, so that its beginning is found
 
 
 def checked_prediction(given: Any) -> str | None:
-    """The text that is expected; None if none is.
+    """The text of a ``prediction``; None if there is none.
 
     Args:
-        given: a text, or OpenAI's object, whose content may be parts.
+        given: a text, or OpenAI's object, whose content is a text or a list of parts.
 
     Raises:
-        TypeError: neither.
+        TypeError: it is neither.
     """
     if given is None or isinstance(given, str):
         return given or None
@@ -38,18 +38,21 @@ def checked_prediction(given: Any) -> str | None:
 
 
 def is_looked_up(llama: EngineLlama, call: Call) -> bool:
-    """Whether the draft looks at such a text."""
+    """Whether the Llama's draft looks up a prediction with the options of this call."""
     draft = llama.engine.draft
     return draft is not None and draft.unusable is None and draft.looks_up(call.options)
 
 
 def corpus_of(llama: EngineLlama, call: Call, prompt: Sequence[int]) -> list[int]:
-    """The tokens that a call has looked up besides its text.
+    """The tokens to look up besides the text of a call. Warns if its prediction has no effect.
 
     Args:
-        llama: whose tokens they are.
-        call: what it asks for.
-        prompt: its tokens.
+        llama: the Llama that was called.
+        call: the call, with its prediction.
+        prompt: the prompt's tokens.
+
+    Returns:
+        The end of the prompt followed by the prediction; empty without a prediction, or if it is not looked up.
     """
     if call.prediction is None:
         return []
@@ -64,7 +67,10 @@ def corpus_of(llama: EngineLlama, call: Call, prompt: Sequence[int]) -> list[int
 
 
 def prediction_usage(stats: Stats) -> dict[str, Any]:
-    """What became of it, in a ``usage``: tokens that were looked up, in it or in the text, by what the target said."""
+    """OpenAI's fields of ``usage`` for a prediction: how many looked-up tokens the target has accepted and rejected.
+
+    Tokens that were looked up in the text itself count, too.
+    """
     found = stats.per_drafter.get("lookup", DrafterStats())
     accepted = found.num_accepted_tokens
     counts = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": found.num_draft_tokens - accepted}

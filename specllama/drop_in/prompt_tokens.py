@@ -1,4 +1,4 @@
-"""Tokens of a prompt: put together as ``llama_cpp.Llama.create_completion`` does, and checked."""
+"""The tokens of a prompt, put together as ``llama_cpp.Llama.create_completion`` does."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ import numpy as np
 
 from .base_class import BaseLlama
 
-_SNIPPET = "\n\n--- snippet ---\n\n"  # between files, for models that have no token for it
+_SNIPPET = "\n\n--- snippet ---\n\n"  # separates files for a model that has no special token for this
 
 
 def checked_prompt(prompt: Any) -> str | list[int]:
-    """A prompt as text or as a list of tokens.
+    """Check a prompt.
+
+    Returns:
+        The text, or a list of tokens.
 
     Raises:
-        TypeError: neither: bytes, say, which Python takes for a sequence of numbers.
+        TypeError: it is neither a text nor a sequence of tokens. Bytes are refused, although they are a sequence of
+            ints.
     """
     if isinstance(prompt, str):
         return prompt
@@ -30,16 +34,17 @@ def checked_prompt(prompt: Any) -> str | list[int]:
 
 
 def prompt_tokens_of(llama: BaseLlama, prompt: str | list[int], suffix: str | None) -> list[int]:
-    """Tokens of a prompt given as text or tokens, with BOS and EOS where the model wants them.
+    """The tokens of a prompt, with BOS and EOS where the model wants them.
 
     Args:
-        llama: whose tokens they are.
-        prompt: what is completed.
-        suffix: what stands behind the completion, if it fills a gap. An empty one is none for a model that fills none.
+        llama: the Llama that tokenizes.
+        prompt: the text to complete, or its tokens, which are returned unchanged if there is no suffix.
+        suffix: the text after the completion, if the completion fills a gap. An empty suffix is ignored if the model
+            cannot fill gaps.
 
     Raises:
-        TypeError: a suffix that is no text.
-        ValueError: a suffix, and a model that fills no gaps.
+        TypeError: the suffix is no text.
+        ValueError: there is a suffix, and the model cannot fill gaps.
     """
     fim = None if suffix is None else _fim_tokens(llama, suffix)
     if suffix is not None and fim is not None:
@@ -54,15 +59,20 @@ def prompt_tokens_of(llama: BaseLlama, prompt: str | list[int], suffix: str | No
 
 
 def continuation_tokens(llama: BaseLlama, text: str, special: bool = True) -> list[int]:
-    """The tokens of a text that goes on behind another, special tokens included unless told otherwise.
+    """The tokens of a text that continues another one.
 
-    A SentencePiece tokenizer puts a space before a text; behind another text there is none.
+    A SentencePiece tokenizer puts a space before a whole text. Before a continuation there must be none.
+
+    Args:
+        llama: the Llama that tokenizes.
+        text: the continuation.
+        special: whether names of special tokens in the text are read as these tokens.
     """
     mark = llama.tokenize(b"\n", add_bos=False, special=special)
     marked = llama.tokenize(b"\n" + text.encode("utf-8"), add_bos=False, special=special)
     if marked[: len(mark)] == mark:
         return marked[len(mark) :]
-    # It merges with newlines: no SentencePiece.
+    # The tokenizer merges the text with the newline, so it is not SentencePiece and adds no space.
     return llama.tokenize(text.encode("utf-8"), add_bos=False, special=special)
 
 
@@ -73,7 +83,12 @@ def _leading(llama: BaseLlama) -> list[int]:
 
 
 def _fim_tokens(llama: BaseLlama, suffix: Any) -> tuple[int, int, int] | None:
-    """The model's own tokens before a prefix, before a suffix, and before what stands between them."""
+    """The model's special tokens before the prefix, the suffix, and the text between; None if it has none.
+
+    Raises:
+        TypeError: the suffix is no text.
+        ValueError: there is a suffix, and the model has no such tokens.
+    """
     if not isinstance(suffix, str):
         raise TypeError(f"suffix={suffix!r:.100} must be a text, or None")
     model = llama._model
@@ -86,9 +101,13 @@ def _fim_tokens(llama: BaseLlama, suffix: Any) -> tuple[int, int, int] | None:
 
 
 def _raise_no_fim(llama: BaseLlama) -> NoReturn:
-    """Raises ValueError."""
+    """Say that a model cannot fill gaps.
+
+    Raises:
+        ValueError: always.
+    """
     raise ValueError(
-        f"suffix: {llama.model_path} has no tokens for filling a gap (FIM), so it cannot see what comes behind it: "
+        f"suffix: {llama.model_path} has no tokens for filling a gap (FIM), so it cannot see what comes after it: "
         "leave the suffix out, or take a model that was trained to fill gaps"
     )
 
@@ -101,17 +120,17 @@ def infill_tokens(
     extra: Sequence[tuple[str | None, str]] = (),
     most: int | None = None,
 ) -> list[int]:
-    """The tokens of a prompt that asks for what stands between two texts. Names of special tokens mean nothing in them.
+    """The tokens of a prompt that asks for the text in a gap. Names of special tokens in texts are read as plain text.
 
     Args:
-        llama: whose tokens they are.
-        prompt: what stands before the gap.
-        suffix: what stands behind it.
-        extra: names and texts of other files, the nearest one last.
-        most: so many tokens it may have: what is more of the other files is left out, from their beginning.
+        llama: the Llama that tokenizes.
+        prompt: the text before the gap, or its tokens.
+        suffix: the text after the gap.
+        extra: the names and the texts of other files, the most relevant one last.
+        most: the most tokens in the prompt. To reach it, the beginning of the other files is left out.
 
     Raises:
-        ValueError: the model fills no gaps.
+        ValueError: the model cannot fill gaps.
     """
     fim = _fim_tokens(llama, suffix)
     if fim is None:
@@ -130,7 +149,7 @@ def infill_tokens(
 
 
 def _other_files(llama: BaseLlama, extra: Sequence[tuple[str | None, str]]) -> list[int]:
-    """As models were trained to see the files of a repository, and as llama-server writes it."""
+    """The tokens of other files, in the form that models were trained with and that llama-server uses."""
     vocab = llama_cpp.llama_model_get_vocab(llama.model)
     repository, file = llama_cpp.llama_vocab_fim_rep(vocab), llama_cpp.llama_vocab_fim_sep(vocab)
     tokens = [repository, *_plain(llama, "myproject\n")] if repository >= 0 else []

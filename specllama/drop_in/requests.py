@@ -1,4 +1,4 @@
-"""What the engine is asked for by the arguments of llama_cpp's methods."""
+"""Makes an engine's request of the arguments of llama_cpp's methods."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def request_of(
     logit_bias: Mapping[int, float] | None = None,
     **known: Any,
 ) -> Request:
-    """What `generate` or a completion asks for.
+    """The request of a call of ``generate`` or ``create_completion``.
 
     Args:
-        llama: whose method was called.
-        call: what it asks for beside its arguments.
-        arguments: those of the method, by name.
+        llama: the Llama that was called.
+        call: what the call asks for besides the method's arguments.
+        arguments: the method's arguments, by name.
         seed: the seed, and whether the user chose it.
-        logit_bias: what is added to the logits of tokens.
-        known: the other fields of the request.
+        logit_bias: for each token id, the number that is added to its logit.
+        known: further fields of the request.
 
     Raises:
-        TypeError, ValueError: see `sampling_of`, `constraint_of` and `chooser_of`; also for ``min_tokens`` beside a
-            grammar.
+        TypeError: an argument has the wrong type.
+        ValueError: a number is out of range, or two arguments exclude each other.
     """
     sampling, bias = sampling_of(arguments), logit_bias or {}
     last_n = llama.last_n_tokens_size if call.penalty_last_n is None else call.penalty_last_n
@@ -80,10 +80,10 @@ def request_of(
 
 
 def constraint_of(grammar: Any) -> Constraint | None:
-    """What a text must be.
+    """The engine's constraint for a grammar of the drop-in.
 
     Raises:
-        TypeError: neither None nor a LlamaGrammar.
+        TypeError: the grammar is neither None nor a LlamaGrammar.
     """
     if grammar is None:
         return None

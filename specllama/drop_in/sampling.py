@@ -1,4 +1,4 @@
-"""One token of the logits that a Llama's context has: ``Llama.sample``."""
+"""``Llama.sample``: one token, from the logits in a Llama's context."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .view import EngineLlama
 
 
 def sampled(llama: EngineLlama, arguments: dict[str, Any]) -> int:
-    """A token, chosen by llama.cpp's own samplers. Call it while nobody else uses the Llama's slot.
+    """A token chosen by llama.cpp's own samplers. The caller must be the only user of the Llama's slot.
 
     Args:
-        llama: whose context has the logits.
-        arguments: those of ``llama_cpp.Llama.sample``, by name.
+        llama: the Llama whose context has the logits.
+        arguments: the arguments of ``llama_cpp.Llama.sample``, by name.
 
     Raises:
-        TypeError: an argument of another type.
+        TypeError: an argument has the wrong type.
         ValueError: there are no such logits, a number is out of range, or the grammar cannot be parsed.
     """
     sampling, row = sampling_of(arguments), _row(llama, arguments["idx"])
     constraint = constraint_of(arguments["grammar"])
     if constraint is not None:
-        constraint.over(llama.engine.model)  # llama.cpp does not survive one that it cannot parse
+        constraint.over(llama.engine.model)  # refuses a grammar that cannot be parsed, on which llama.cpp would crash
     if not llama_cpp.llama_get_logits_ith(llama._ctx.ctx, row):
         raise ValueError(
             f"idx={arguments['idx']}: the context has no logits of this token. It keeps those of the last one that "
@@ -40,7 +40,11 @@ def sampled(llama: EngineLlama, arguments: dict[str, Any]) -> int:
 
 
 def _row(llama: EngineLlama, idx: Any) -> int:
-    """Which logits, counted from behind."""
+    """The row of the logits, counted from the end: -1 is the last.
+
+    Raises:
+        ValueError: no token was evaluated, or there is no token with this index.
+    """
     count = llama.n_tokens
     if count < 1:
         raise ValueError("there are no logits to sample from: eval() tokens before")

@@ -1,4 +1,4 @@
-"""Saved states: whether one is whole, and what it was computed with. llama.cpp looks at neither."""
+"""Saved states. These checks refuse damaged states and those of other models or settings, as llama.cpp does not."""
 
 from __future__ import annotations
 
@@ -22,34 +22,38 @@ from specllama.models.weights_digest import Digest, digest_of_file
 from .base_class import BaseLlama
 from .context_params import has_flash_attention
 
-_MARK = "specllama_origin"  # an attribute of the states that we save; llama_cpp's own have none
+_MARK = "specllama_origin"  # an attribute of the states that specllama saves; those of llama_cpp do not have it
 _SETTINGS = (
     *("rope_scaling_type", "rope_freq_base", "rope_freq_scale", "attention_type", "type_k", "type_v"),
     *("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_orig_ctx"),
 )
-"""Of the context: what keys and values depend on. Not ``n_rs_seq``: of a recurrent state the last one is saved."""
-_BASE = 10_000.0  # of RoPE in llama.cpp, where neither the user nor the file says one
+"""The parameters of a context that keys and values depend on.
+
+``n_rs_seq`` is not among them, because only the last recurrent state is saved.
+"""
+_BASE = 10_000.0  # llama.cpp's base of RoPE if neither the user nor the file gives one
 
 
 class StateError(ValueError, RuntimeError):
-    """A saved state cannot be loaded. A RuntimeError too, because that is what llama_cpp.Llama raises."""
+    """A saved state cannot be loaded. It is a RuntimeError, too, since llama_cpp.Llama raises that."""
 
 
 def origin_of(llama: BaseLlama, settings: Settings, weights: Digest | None) -> dict[str, Any]:
-    """What the states of an open Llama are computed with, ready for a file.
+    """What the states of an open Llama are computed with, as values that can be pickled.
 
-    Control vectors, and adapters that somebody gives to the context by llama_cpp's own functions, cannot be asked for.
+    Control vectors are missing, and so are adapters that were added by llama_cpp's low-level functions: llama.cpp does
+    not tell of them.
 
     Args:
         llama: the Llama.
-        settings: how it was opened.
-        weights: names those in its file.
+        settings: the settings that it was opened with.
+        weights: identifies the weights in its file; None if that is unknown.
     """
     params = settings.context_params
     chosen = {name: getattr(params, name) for name in _SETTINGS if hasattr(params, name)}
     chosen["rope_freq_base"] = params.rope_freq_base or _base_of(settings.metadata)
     chosen["rope_freq_scale"] = params.rope_freq_scale or llama._model.rope_freq_scale_train()
-    chosen = {name: max(value, -1) for name, value in chosen.items()}  # less than 0 is what the file says
+    chosen = {name: max(value, -1) for name, value in chosen.items()}  # any negative number means the file's value
     if hasattr(params, "swa_full") and any(name.endswith(".sliding_window") for name in settings.metadata):
         chosen["swa_full"] = bool(params.swa_full)
     if weights is not None:
@@ -69,7 +73,7 @@ def origin_of(llama: BaseLlama, settings: Settings, weights: Digest | None) -> d
 def _digest(digest: Callable[[], str]) -> str:
     try:
         return digest()
-    except (OSError, ValueError):  # a file was taken away as soon as it was loaded
+    except (OSError, ValueError):  # the file was deleted after it was loaded
         return "unknown"
 
 
@@ -77,27 +81,27 @@ def _base_of(metadata: Mapping[str, str]) -> float:
     said = metadata.get(f"{metadata.get('general.architecture')}.rope.freq_base")
     try:
         return float(np.float32(said)) if said is not None else _BASE
-    except ValueError:  # llama.cpp takes no text for it
+    except ValueError:  # llama.cpp ignores a value that is no number, too
         return _BASE
 
 
 def marked(origin: Mapping[str, Any], state: llama_cpp.LlamaState) -> llama_cpp.LlamaState:
-    """The state with what is needed to recognise it later, in a file, too."""
+    """Attach the origin and a checksum to a state. Both are kept when the state is pickled."""
     setattr(state, _MARK, {**origin, "checksum": _checksum(state)})
     return state
 
 
 def fitted(llama: BaseLlama, own: Mapping[str, Any], state: Any) -> llama_cpp.LlamaState:
-    """A saved state for a Llama that may have another size, and keeps no logits.
+    """Check a saved state, and fit it to a Llama, which may have another context size.
 
     Args:
-        llama: the Llama.
-        own: what its own states are computed with, see `origin_of`.
+        llama: the Llama that loads the state.
+        own: the result of `origin_of` for this Llama.
         state: the state.
 
     Raises:
-        StateError: it is too long, damaged, or was computed with something else.
-        TypeError: no state.
+        StateError: the state is too long or damaged, or was computed with something else.
+        TypeError: it is no state.
     """
     if not isinstance(state, llama_cpp.LlamaState):
         raise TypeError(f"state={state!r:.100} must be a llama_cpp.LlamaState: take one from save_state()")
@@ -118,7 +122,7 @@ def fitted(llama: BaseLlama, own: Mapping[str, Any], state: Any) -> llama_cpp.Ll
     if origin is not None:
         _require_same(origin, own)
         if origin["checksum"] != _checksum(state):
-            raise StateError("the state is damaged: its checksum is another one than when it was saved; save it anew")
+            raise StateError("the state is damaged: its checksum has changed since it was saved; save it anew")
     return llama_cpp.LlamaState(
         input_ids=input_ids,
         scores=llama.scores,
@@ -130,10 +134,18 @@ def fitted(llama: BaseLlama, own: Mapping[str, Any], state: Any) -> llama_cpp.Ll
 
 
 def _require_same(origin: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Raises StateError if a state was computed with something else. Early releases kept less, which is passed over."""
+    """Check that a state was computed with what a Llama has.
+
+    Early releases noted less; what is missing is not compared.
+
+    Raises:
+        StateError: something differs.
+    """
     if origin["model"] != own["model"]:
-        raise StateError(f"the state is of the model {origin['model']}, and this Llama has {own['model']}: load that")
-    # llama.cpp looks at no version in it: it takes the bytes for whatever stands there in its own states.
+        raise StateError(
+            f"the state is of the model {origin['model']}, and this Llama has {own['model']}: load the first model"
+        )
+    # llama.cpp does not check versions: it would read the bytes as if they had its own layout.
     if origin["library"] != own["library"]:
         raise StateError(
             f"the state was saved by {origin['library']}, and this is {own['library']}: load it with the library that "
@@ -146,7 +158,7 @@ def _require_same(origin: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         )
     if origin.get("flash_attn", own["flash_attn"]) != own["flash_attn"]:
         raise StateError(
-            f"the state was saved with flash_attn={origin['flash_attn']}, and lies otherwise in memory: create the "
+            f"the state was saved with flash_attn={origin['flash_attn']}, and has another layout in memory: create the "
             f"Llama with flash_attn={origin['flash_attn']}"
         )
     if origin.get("lora", own["lora"]) != own["lora"]:
@@ -170,7 +182,10 @@ def _adapter(origin: Mapping[str, Any]) -> str:
 
 
 def _known(ids: npt.NDArray[Any], n_vocab: int) -> npt.NDArray[np.int32]:
-    """The tokens of a state. What is none, an image, is in the memory with it, and nothing that this process knows."""
+    """The tokens of a state, checked.
+
+    Numbers of images are replaced by new ones, which no image of this process has.
+    """
     is_embedding = ids <= FIRST_EMBEDDING
     known = token_ids(np.where(is_embedding, 0, ids), "the state's tokens", n_vocab)
     known[is_embedding] = numbers_of_embeddings(int(is_embedding.sum()))
@@ -178,7 +193,11 @@ def _known(ids: npt.NDArray[Any], n_vocab: int) -> npt.NDArray[np.int32]:
 
 
 def require_loaded(llama: BaseLlama, n_tokens: int) -> None:
-    """Raises StateError unless the memory holds all tokens of the state that llama.cpp says it has loaded."""
+    """Check that llama.cpp has loaded all tokens of a state.
+
+    Raises:
+        StateError: its memory holds fewer.
+    """
     memory = llama_cpp.llama_get_memory(llama._ctx.ctx)
     held = llama_cpp.llama_memory_seq_pos_max(memory, 0) + 1
     if held < n_tokens:
@@ -189,14 +208,18 @@ def raise_refused(state: llama_cpp.LlamaState, errors: Sequence[str]) -> NoRetur
     """Say why llama.cpp has refused a state.
 
     Args:
-        state: the same.
-        errors: what llama.cpp said.
+        state: the state.
+        errors: llama.cpp's messages.
+
+    Raises:
+        StateError: always.
     """
     reason = "; ".join(errors) or "llama.cpp gave no reason"
-    other = "" if hasattr(state, _MARK) else f", or saved by another library, and this is {_library()}"
+    other = "" if hasattr(state, _MARK) else f" or by another library than {_library()}"
     raise StateError(
-        f"the state cannot be loaded: {reason}. It is damaged, of other settings{other}. Load it with the model, "
-        "type_k, type_v, flash_attn and library that saved it. This Llama holds nothing now, as after reset()"
+        f"the state cannot be loaded: {reason}. It is damaged, or was saved with other settings{other}. Load it with "
+        "the model, type_k, type_v, flash_attn and library that saved it. This Llama holds nothing now, as after "
+        "reset()"
     )
 
 
@@ -212,5 +235,5 @@ def _model(llama: BaseLlama) -> str:
 
 
 def _library() -> str:
-    # The library need not be the one that the bindings came with (LLAMA_CPP_LIB_PATH).
+    # The loaded library may be another one than the bindings were built for (LLAMA_CPP_LIB_PATH).
     return f"llama-cpp-python {llama_cpp.__version__} with ggml {ggml_version(_bindings._lib)}"

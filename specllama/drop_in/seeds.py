@@ -20,7 +20,13 @@ def seed_for_generate(llama: BaseLlama) -> tuple[int, bool]:
 
 
 def seed_for_completion(llama: BaseLlama, seed: int | None) -> tuple[int, bool]:
-    """A completion's seed, and whether the user chose it. As in the base class each call has another one."""
+    """The seed of a completion, and whether the user chose it.
+
+    As in the base class, each call without one has a new seed.
+
+    Raises:
+        TypeError, ValueError: `seed` is no seed.
+    """
     seed = checked_seed(seed)
     if seed is not None:
         return seed, True

@@ -1,4 +1,4 @@
-"""What a chat template is given beside the messages: ``enable_thinking``, ``reasoning_effort``, ..."""
+"""The fields that a chat template reads besides the messages, such as ``enable_thinking`` and ``reasoning_effort``."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _OURS = {
 
 
 def given_fields(chat_template_kwargs: Any, reasoning_effort: Any) -> dict[str, Any]:
-    """What is to be given, from the arguments of a chat.
+    """The template's fields, from a chat's arguments ``chat_template_kwargs`` and ``reasoning_effort``.
 
     Raises:
-        TypeError: one of another type.
-        ValueError: what every template gets from elsewhere.
+        TypeError: an argument has the wrong type.
+        ValueError: a field has a name that every template already gets from the chat.
     """
     fields = {} if chat_template_kwargs is None else chat_template_kwargs
     if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
@@ -32,7 +32,7 @@ def given_fields(chat_template_kwargs: Any, reasoning_effort: Any) -> dict[str, 
             "as {'enable_thinking': False}"
         )
     for name in fields.keys() & _OURS:
-        raise ValueError(f"chat_template_kwargs has {name!r}, which the chat template has from the chat: leave it out")
+        raise ValueError(f"chat_template_kwargs has {name!r}, which the chat template already gets: leave it out")
     if reasoning_effort is None:
         return dict(fields)
     if not isinstance(reasoning_effort, str):
@@ -43,19 +43,19 @@ def given_fields(chat_template_kwargs: Any, reasoning_effort: Any) -> dict[str, 
 
 
 def unread_fields(llama: BaseLlama, fields: Mapping[str, Any]) -> list[str]:
-    """Those that the chat template of a Llama does not read."""
+    """The names of the fields that the Llama's chat template does not read, sorted."""
     read = names_read(llama) if fields else frozenset()
     return sorted(fields.keys() - read)
 
 
 def warn_of_fields(llama: BaseLlama, fields: Mapping[str, Any]) -> None:
-    """Warn of what has no effect."""
+    """Warn of fields that have no effect."""
     for name in unread_fields(llama, fields):
         warn(f"{name} has no effect: the chat template of {llama.model_path} does not read it; leave it out")
 
 
 def handler_giving(llama: BaseLlama, fields: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """The chat handler of a Llama, which gives its template what that reads of these; None: as it is."""
+    """The Llama's chat handler with the fields that its template reads; None if it reads none of them."""
     unread = unread_fields(llama, fields)
     read = {name: value for name, value in fields.items() if name not in unread}
     return functools.partial(handler_for(llama), **read) if read else None

@@ -1,4 +1,4 @@
-"""Text out of tokens, one at a time: multi-byte characters, and stop strings that must not leak."""
+"""Makes text of tokens, one token at a time. Characters may have several tokens, and stop strings must not be shown."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ _REPLACEMENT = "\ufffd".encode()
 
 
 class Pieces(Protocol):
-    """Gives the bytes of tokens: ``engine.model.Model``."""
+    """An object that knows the bytes of tokens, such as ``engine.model.Model``."""
 
     @property
     def bos(self) -> int:
-        """The token with which texts begin."""
+        """The token that texts begin with."""
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of a token; of a special one its name, or none."""
+        """The bytes of a token. A special token has its name if `special` is true, and none otherwise."""
 
 
 def has_own_tokenizer(llama: BaseLlama) -> bool:
-    """Whether a Llama's tokenizer is its model's: each token has the same text wherever it is."""
+    """Whether a Llama uses its model's own tokenizer, in which a token has the same text wherever it is."""
     tokenizer = llama.tokenizer_
     return type(tokenizer) is LlamaTokenizer and tokenizer._model is llama._model
 
 
 def text_of(pieces: Pieces, tokens: Sequence[int], special: bool = False) -> bytes:
-    """The text of tokens. As in llama_cpp, BOS takes with it the space that a tokenizer puts behind it."""
+    """The text of tokens. As in llama_cpp, the space that a tokenizer puts after BOS is left out."""
     text = b"".join([pieces.piece(token, special=special) for token in tokens])
     return text.removeprefix(b" ") if tokens and tokens[0] == pieces.bos else text
 
 
 class StopString:
-    """Looks for one string of bytes in a text given piece by piece, and looks at each byte once.
+    """Finds one string of bytes in a text that arrives in pieces. Each byte is looked at once.
 
-    The automaton of Knuth, Morris, Pratt, "Fast Pattern Matching in Strings", SIAM J. Comput. 6 (1977).
+    It is the automaton of Knuth, Morris, Pratt, "Fast Pattern Matching in Strings", SIAM J. Comput. 6 (1977).
 
     Attributes:
-        num_matched: how many bytes at the end of the text are a beginning of the string: they may not be shown yet.
+        num_matched: how many bytes at the end of the text are a beginning of the string. They may not be shown yet.
     """
 
     def __init__(self, stop: bytes) -> None:
@@ -52,15 +52,15 @@ class StopString:
         self.num_matched = 0
 
     def __len__(self) -> int:
-        """How many bytes it has."""
+        """The length in bytes."""
         return len(self._stop)
 
     def find_end(self, piece: bytes) -> int:
-        """Append a piece. Where in it the string is complete for the first time: behind that byte; -1 if it is not."""
+        """Append a piece. Returns the end, in the piece, of the first complete match; -1 if there is none."""
         return next(self.ends(piece), -1)
 
     def ends(self, piece: bytes) -> Iterator[int]:
-        """Append a piece. Where in it the string is complete, behind which bytes; to be read to its end."""
+        """Append a piece. Yields the end, in the piece, of each complete match. The iterator must be exhausted."""
         stop, matched = self._stop, self.num_matched
         if not matched and stop[0] not in piece:
             return
@@ -75,7 +75,7 @@ class StopString:
 
 
 def _shorter_matches(stop: bytes) -> list[int]:
-    """Of each beginning of the string: how long the longest shorter one is that it ends with."""
+    """For each beginning of the string, the length of its longest proper prefix that is also its suffix."""
     shorter = [0]
     for byte in stop[1:]:
         matched = shorter[-1]
@@ -86,22 +86,25 @@ def _shorter_matches(stop: bytes) -> list[int]:
 
 
 class _NamedText:
-    """A text in which each special token has its name: where stop strings with such names are complete.
+    """Finds stop strings that contain names of special tokens. These names are not shown in the text.
 
-    A name is in a stop string as a whole, or not at all: it shows nothing of which a part could be meant.
+    A special token can only match as a whole, since a part of its name means nothing.
 
     Args:
-        stops: as they are behind the text before the first special token.
-        size: how many bytes that has.
+        stops: the states of the stop strings after the text before the first special token.
+        size: the length of that text in bytes.
     """
 
     def __init__(self, stops: list[StopString], size: int) -> None:
         self._stops = [copy.copy(stop) for stop in stops]
-        self._size = size  # of what is shown
-        self._names: list[tuple[int, int]] = []  # how much was shown before each, and how long it is
+        self._size = size  # bytes of the text without names
+        self._names: list[tuple[int, int]] = []  # for each name, the size of the text before it, and its own length
 
     def add(self, piece: bytes, name: bytes) -> list[tuple[int, int]]:
-        """Append a token: what it shows, or its name. Where in what is shown which stop strings begin, if complete."""
+        """Append a token: its text, or its name. Returns for each complete stop string where it begins, and its number.
+
+        The place is counted in the text without names.
+        """
         if name:
             self._names.append((self._size, len(name)))
         else:
@@ -118,11 +121,11 @@ class _NamedText:
         return begins
 
     def uncertain(self) -> int:
-        """How many of the last bytes that are shown may be the beginning of a stop string."""
+        """How many bytes at the end of the text without names may be the beginning of a stop string."""
         return max([self._shown_of(stop.num_matched)[0] for stop in self._stops])
 
     def _shown_of(self, count: int) -> tuple[int, bool]:
-        """How many of the last bytes are shown, and whether the first is not in the middle of a name."""
+        """How many of the last `count` bytes are no names, and whether they do not begin in the middle of a name."""
         at, shown = self._size, 0
         for before, length in reversed(self._names):
             if count <= at - before:
@@ -135,21 +138,23 @@ class _NamedText:
 
 
 class TextAssembler:
-    """Collects the bytes of a completion and says how much of them can be shown.
+    """Collects the bytes of a completion, and decides how much of them can be shown.
 
-    A token costs O(its own length), not O(the length of the answer), with llama.cpp's own tokenizer. Other
-    tokenizers may give a token other text in another context, so with them the whole answer is detokenised again.
+    With llama.cpp's own tokenizer, each token takes time in proportion to its own length. With another tokenizer the
+    text of a token may depend on its context. Then the whole answer is detokenized again for each token.
 
     Args:
         pieces: gives the bytes of tokens.
-        stops: the text ends before the first of these. They may have names of special tokens, which are not shown.
-        at_start: there is no text before them. As in the base class, a leading space is left out then.
-        whole: what another tokenizer makes of all tokens; None for llama.cpp's own.
-        shown: special tokens that stand in the text by their names. Others are not shown.
+        stops: the stop strings. The text ends before the first one. They may contain names of special tokens.
+        at_start: whether there is no text before these tokens. As in the base class, a leading space is left out then.
+        whole: detokenizes all tokens with another tokenizer; None for llama.cpp's own.
+        shown: the special tokens whose names are in the text. Other special tokens show nothing.
 
     Attributes:
-        offsets: how many characters come before each token.
-        stopped_by: the stop string that was complete first.
+        tokens: the tokens so far.
+        offsets: for each token, how many characters come before it.
+        stopped_by: the stop string that was complete first; None if there is none yet.
+        num_taken: how many tokens the pieces belong to that `take` has given.
     """
 
     def __init__(
@@ -168,27 +173,26 @@ class TextAssembler:
         self._stops = [StopString(stop) for stop in stops]
         self._given = stops
         self.stopped_by: str | None = None
-        self._named: _NamedText | None = None  # from the first special token on
+        self._named: _NamedText | None = None  # made at the first special token
         self._drops_space = at_start
         self.tokens: list[int] = []
         self._bytes = bytearray()
-        self._ends: list[int] = []  # where each token's bytes end
-        self._end = -1  # where the first stop string begins
+        self._ends: list[int] = []  # for each token, the end of its bytes
+        self._end = -1  # the beginning of the first stop string, once there is one
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
         self._counter = codecs.getincrementaldecoder("utf-8")(errors="ignore")
         self._num_chars = 0
         self.offsets: list[int] = []
         self.num_taken = 0
-        """How many tokens the pieces taken so far belong to."""
-        self._taken = 0  # bytes
+        self._taken = 0  # bytes that `take` has given
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens have been added."""
+        """The number of tokens."""
         return len(self.tokens)
 
     def add(self, token: int) -> bool:
-        """Append a token. True if a stop string is complete: the text ends before it."""
+        """Append a token. Returns True if a stop string is complete, before which the text ends."""
         self.tokens.append(token)
         piece = self._piece(token) if self._whole is None else self._end_of(self._whole(self.tokens))
         before = len(self._bytes)
@@ -206,14 +210,18 @@ class TextAssembler:
         return bool(begins)
 
     def text(self) -> str:
-        """The whole text, without a stop string or half a character at its end."""
+        """The whole text, without a stop string, and without an unfinished character at its end."""
         end = self._end if self._end >= 0 else len(self._bytes)
         return self._bytes[:end].decode("utf-8", errors="ignore")
 
     def take(self, final: bool) -> Iterator[tuple[str, int, int]]:
-        """The pieces that can be shown and have not been: text, index of the first token, number of tokens.
+        """Take the pieces of text that can be shown now.
 
-        Holds back what may be the beginning of a stop string or of a character, unless this is the end.
+        What may be the beginning of a stop string or of a character is held back, unless `final` says that no token
+        follows.
+
+        Yields:
+            The text, the index of its first token, and the number of its tokens.
         """
         limit = self._end if self._end >= 0 else len(self._bytes) - (0 if final else self._uncertain())
         first = self.num_taken
@@ -225,11 +233,11 @@ class TextAssembler:
             if text:
                 yield text, first, self.num_taken - first
                 first = self.num_taken
-        # Tokens without text yet (part of a character) wait for those that complete it.
+        # Tokens that have no text yet, because they are part of a character, wait for the token that completes it.
         self.num_taken = first
 
     def _piece(self, token: int) -> bytes:
-        """What a token adds. As in the base class, BOS takes with it the space that a tokenizer puts behind it."""
+        """The bytes that a token adds. As in the base class, the space that a tokenizer puts after BOS is left out."""
         if len(self.tokens) == 1 and token == self._bos:
             self._drops_space = True
         piece = self._pieces.piece(token, special=token in self._shown)
@@ -247,7 +255,7 @@ class TextAssembler:
         return self._named.add(piece, name)
 
     def _end_of(self, whole: bytes) -> bytes:
-        """What the last token adds; all of the text if it changes what came before."""
+        """The bytes that the last token adds. If it has changed the text before it, that is the whole text."""
         if whole.startswith(self._bytes):
             return whole[len(self._bytes) :]
         self._bytes.clear()
@@ -259,11 +267,11 @@ class TextAssembler:
         return whole
 
     def _uncertain(self) -> int:
-        """How many of the last bytes may be the beginning of a stop string, or not be what they seem yet."""
-        held = max([0, *[stop.num_matched for stop in self._stops]])  # no generator: this is done for every token
+        """How many bytes at the end may be the beginning of a stop string, or may still change."""
+        held = max([0, *[stop.num_matched for stop in self._stops]])  # a list is faster than a generator here
         if self._named is not None:
             held = max(held, self._named.uncertain())
         if self._whole is not None and self._bytes.endswith(_REPLACEMENT):
-            # How other tokenizers show part of a character.
+            # Other tokenizers show an unfinished character as replacement characters.
             held = max(held, len(self._bytes) - len(self._bytes.rstrip(_REPLACEMENT)))
         return held

@@ -1,4 +1,4 @@
-"""Tokens of texts, and texts of tokens, while another thread may close the Llama."""
+"""The methods that make tokens of text and text of tokens. Another thread may close the Llama meanwhile."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from .text import has_own_tokenizer, text_of
 
 
 class Tokenizing(BaseLlama):
-    """The base class's methods that read the vocabulary for long: closing waits for them, and frees it then.
+    """A subclass of ``llama_cpp.Llama`` whose tokenizing methods may be called by any thread.
+
+    Closing the Llama waits until no thread is in one of them.
 
     Attributes:
-        tokenizing: who is in one of them. Set before the base class opens anything.
+        tokenizing: counts the threads in these methods. It must be set before the base class's constructor runs.
     """
 
     tokenizing: _core.Block
@@ -32,29 +34,30 @@ class Tokenizing(BaseLlama):
 
     @_model.setter
     def _model(self, model: Any) -> None:
-        if type(model) is _internals.LlamaModel:  # the base class's constructor has made it
+        if type(model) is _internals.LlamaModel:  # made by the base class's constructor
             checked: Any = model
             checked.__class__ = CheckedModel
             checked.llama = weakref.ref(self)
         self.__dict__["_model"] = model
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
-        """See ``llama_cpp.Llama``. Any thread may call it, at any time.
+        """See ``llama_cpp.Llama``. Any thread may call this at any time.
 
         Raises:
             ClosedError: the Llama is closed.
-            TypeError, ValueError: see `tokens_of`.
+            TypeError: `text` is no bytes.
+            ValueError: the tokenizer cannot read the text (`tokens_of`).
         """
         with self.tokenizing:
             return super().tokenize(text, add_bos, special)
 
     def detokenize(self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False) -> bytes:
-        """See ``llama_cpp.Llama``. Any thread may call it, at any time.
+        """See ``llama_cpp.Llama``. Any thread may call this at any time.
 
         Raises:
             ClosedError: the Llama is closed.
-            ValueError: a token that the vocabulary does not have.
-            TypeError: no tokens.
+            TypeError: `tokens` is no sequence of ints.
+            ValueError: a token is not in the vocabulary.
         """
         with self.tokenizing:
             known = self.known_tokens(tokens)
@@ -64,14 +67,22 @@ class Tokenizing(BaseLlama):
             return super().detokenize(known, before, special)
 
     def known_tokens(self, tokens: Any, name: str = "tokens") -> list[int]:
-        """Tokens of the vocabulary. llama.cpp ends the process when it is asked for the text of another.
+        """Check that all tokens are in the vocabulary. For any other token llama.cpp would end the process.
+
+        Args:
+            tokens: the tokens.
+            name: what a message calls them.
+
+        Returns:
+            The tokens as a list of ints.
 
         Raises:
-            ValueError, TypeError: see `token_ids`.
+            TypeError: it is no sequence of ints.
+            ValueError: a token is not in the vocabulary.
         """
         most = self._n_vocab
         if isinstance(tokens, list) and all(type(token) is int and 0 <= token < most for token in tokens):
-            return tokens  # which is nearly always so
+            return tokens  # the usual case
         found: list[int] = token_ids(tokens, name, most).tolist()
         return found
 
@@ -81,7 +92,7 @@ class Tokenizing(BaseLlama):
 
 
 class _Tokenizer(LlamaTokenizer):
-    """The model's own tokenizer, whatever tokenizer the Llama has, with what holds for the Llama's methods."""
+    """The model's own tokenizer, even if the Llama has another one. Any thread may use it, as the Llama's methods."""
 
     def __init__(self, llama: Tokenizing) -> None:
         self._llama = llama

@@ -1,4 +1,4 @@
-"""What one call asks for beside llama_cpp's arguments, and a Llama that knows it, for llama_cpp's chat handlers."""
+"""A call: what it asks for besides llama_cpp's arguments, and how that passes through llama_cpp's chat handlers."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ _Item = TypeVar("_Item")
 
 
 class Answer(Protocol):
-    """How the answer of a chat is read: ``chat_answers.ChatAnswer``."""
+    """Reads the answer of a chat: ``chat_answers.ChatAnswer``."""
 
     shown: frozenset[int]
 
     def begins_behind(self, model: Model, prompt: Sequence[int], grammar: Any) -> Any:
-        """Looks at the prompt, and gives the grammar of what comes behind it."""
+        """Look at the prompt. Returns the grammar of the answer."""
 
     def follow(self) -> Callable[[bytes], bool] | None:
-        """What is told each piece of the text, and says whether the answer is over; None if nothing in it ends it."""
+        """A function that is given each piece of the text and returns whether it ends the answer; None if none can."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What one call asks for: the argument ``call`` of Llama's methods that generate. `call_on` makes one.
+    """What one call of a Llama's generating methods asks for: their argument ``call``. `call_on` makes one.
 
     Attributes:
-        slot: where its texts are.
+        slot: the slot that decodes its texts.
         options: how to speculate.
-        watch: who hears of its texts, and may stop them.
-        schemas: of tools, by the text of the grammar that llama_cpp makes of one.
-        is_prompt_only: nothing is to be generated, to which ``max_tokens=0`` would mean no limit.
-        penalty_last_n: how many last tokens the penalties see; None for the Llama's ``last_n_tokens_size``.
-        knows_what_is_ignored: the user has been told what of a chat cannot be enforced, or has no effect.
-        token_bytes: where the bytes of tokens are noted by the texts that stand for them in log-probabilities.
-        min_tokens: how many tokens each text has at least.
-        prediction: what each text is expected to be.
-        asked: arguments of a chat, which its handler may leave out when it asks for a completion.
-        answer: how the answer of a chat is read.
-        chat_handler: what makes the prompt of a chat; None: the Llama's own.
+        watch: is told of its texts, and can stop them.
+        schemas: our grammars of tools, by the text of the grammar that llama_cpp makes for each of them.
+        is_prompt_only: nothing is to be generated. (In llama_cpp, ``max_tokens=0`` means no limit.)
+        penalty_last_n: how many of the last tokens the penalties see; None for the Llama's ``last_n_tokens_size``.
+        knows_what_is_ignored: the user was told already which parts of a chat have no effect.
+        token_bytes: a dict to fill with the bytes of tokens, by their texts in log-probabilities.
+        min_tokens: the least number of tokens in each text.
+        prediction: the text that is expected.
+        asked: arguments of a chat that its handler may not pass on to the completion.
+        answer: reads the answer of a chat.
+        chat_handler: makes the prompt of a chat; None for the Llama's own.
         keeps_thoughts: thoughts stay in the text of a chat's answer.
-        continued: puts what the answer of a chat begins with behind its prompt.
+        continued: appends to a chat's prompt the message that the answer continues.
     """
 
     slot: Slot
@@ -73,16 +73,16 @@ class Call:
 
     @property
     def listener(self) -> Listener:
-        """The watch, or nobody."""
+        """The watch, or a listener that does nothing."""
         return self.watch or SILENT
 
 
 class EngineLlama(BaseLlama):
-    """A llama_cpp.Llama over an engine, as far as this room needs to know it.
+    """A ``llama_cpp.Llama`` over an engine, with the attributes that this folder needs.
 
     Attributes:
-        engine: what generates.
-        position: where the text of its own context is.
+        engine: the engine that generates.
+        position: the state of the text in the Llama's own context.
     """
 
     engine: Engine
@@ -90,14 +90,16 @@ class EngineLlama(BaseLlama):
 
     @property
     def _call(self) -> Call:
-        """What a call asks for, where none is under way."""
+        """The call of a method that was given none."""
         return Call(self.engine.own, self.engine.account.options)
 
 
 class View:
-    """Stands for a Llama in a chat handler of llama_cpp's, which can be given no ``call``.
+    """A stand-in for a Llama in one of llama_cpp's chat handlers.
 
-    It knows no more than the Llama's methods: these run with it as ``self``.
+    It carries a ``call``, which a handler cannot pass on.
+
+    All methods and attributes are the Llama's. The methods run with the view as ``self``.
     """
 
     __slots__ = ("__weakref__", "_call", "_llama")
@@ -119,44 +121,49 @@ class View:
 
     @property
     def chat_handler(self) -> Any:
-        """What makes the prompt of a chat."""
+        """The handler that makes the prompt of a chat."""
         return self._call.chat_handler or self._llama.chat_handler
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
-        """As the Llama does. Chat handlers have their prompts tokenized."""
+        """Tokenize as the Llama does. A handler tokenizes its prompt here, so a continued message is appended to it."""
         continued = None if self._call is None else self._call.continued
         tokens: list[int] = self._llama.tokenize(text if continued is None else continued(text), add_bos, special)
         return tokens
 
     @property  # type: ignore[misc]
-    def __class__(self) -> type:  # so that `super()` and `isinstance` take it for the Llama
+    def __class__(self) -> type:  # so that `super()` and `isinstance` treat the view as the Llama
         return type(self._llama)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As the Llama is called."""
+        """Call the Llama, with the view as ``self``."""
         return self._llama.__call__.__func__(self, *args, **kwargs)
 
 
 def llama_of(given: Any) -> Any:
-    """The Llama that a view stands for; anything else as it is."""
+    """The Llama behind a view; any other object unchanged."""
     return object.__getattribute__(given, "_llama") if issubclass(type(given), View) else given
 
 
 def call_on(llama: EngineLlama, **changes: Any) -> Call:
-    """What a call asks for that differs from that of the Llama, or of the view.
+    """A call that differs from the Llama's or view's own one.
 
     Args:
-        llama: one of them.
-        changes: fields of ``Call``.
+        llama: a Llama or a view.
+        changes: the fields of ``Call`` that differ.
     """
     return dataclasses.replace(llama._call, **changes)
 
 
 def run(llama: EngineLlama, slot: Slot, generate: Callable[[], Any]) -> Any:
-    """What a function generates at a Llama's slot, with nobody else there. A stream is read likewise.
+    """Generate at a Llama's slot while no other thread uses it.
+
+    Args:
+        llama: the Llama.
+        slot: the slot.
+        generate: the function to call. If it returns an iterator, each of its items is made alone at the slot, too.
 
     Raises:
-        BusyError: another thread is generating there.
+        BusyError: another thread is generating at this slot.
     """
     with slot.exclusive():
         result = generate()
@@ -164,9 +171,10 @@ def run(llama: EngineLlama, slot: Slot, generate: Callable[[], Any]) -> Any:
 
 
 def _exclusively(llama: EngineLlama, slot: Slot, items: Iterator[_Item]) -> Iterator[_Item]:
-    """Reads a stream, with nobody else at the Llama's slot while it makes an item.
+    """The items of a stream, each made while no other thread uses the slot.
 
-    It holds the Llama: the stream may drop the last other name for it, and freed in here it could not be closed.
+    `llama` keeps the Llama alive: the stream may drop the last other reference, and the Llama cannot be closed while
+    its slot is in use.
     """
     try:
         while True:

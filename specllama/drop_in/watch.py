@@ -1,4 +1,4 @@
-"""What a caller hears of its texts, and stops them with."""
+"""Lets a caller follow its texts, and stop them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from specllama.token import Origin
 
 
 class Watch(Listener):
-    """Of one call, or of several in one thread.
+    """Follows one call, or several calls in one thread.
 
-    ``stop`` may be called from any thread; everything else belongs to the thread that generates.
+    Any thread may call `stop`. The other methods belong to the thread that generates.
 
     Args:
-        whole: that of a call of which this one is a part: what stops it stops this.
+        whole: the watch of the call that this one is a part of. When the whole is stopped, so is the part.
     """
 
     def __init__(self, whole: Watch | None = None) -> None:
@@ -26,28 +26,28 @@ class Watch(Listener):
         self._running: Callable[[], Tally] | None = None
         self._shown: list[tuple[int, Origin]] = []
         self.finish_reason = "stop"
-        """Of the last completion: ``stop`` or ``length``."""
+        """The reason why the last completion ended: ``stop`` or ``length``."""
         self.stopped_by: str | None = None
-        """The stop string that has ended the last completion."""
+        """The stop string that ended the last completion; None for any other end."""
         self.num_prompt_tokens = 0
-        """Tokens of the prompts, also of those behind which nothing was to be generated."""
+        """The number of tokens in all prompts, also in those that were decoded without generating."""
         self.is_decoded_outside = False
-        """Whether a chat handler decodes the prompts, as those for images do: what is held then was not cached."""
+        """Whether a chat handler decodes the prompts by itself, as those for images do. They are not cached then."""
         self.num_shown = 0
-        """Tokens of the texts, without those that ended one."""
+        """The number of tokens in all texts, without those that ended a text."""
         self.first_token_at: float | None = None
-        """When the first text had its first token, by ``time.monotonic``; known once a text has ended."""
+        """The time of the first token of any text, by ``time.monotonic``. It is known once a text has ended."""
         self._began_at = 0.0
 
     def stop(self) -> None:
-        """Ends the generation under way, and any later one, within a round: it raises Stopped."""
+        """Stop the generation under way, and any later one, within a round. Generating then raises Stopped."""
         self._stopped = True
 
     def heed(self) -> None:
         """Called between rounds.
 
         Raises:
-            Stopped: ``stop`` was called.
+            Stopped: `stop` was called.
         """
         if self._whole is not None:
             self._whole.heed()
@@ -55,12 +55,12 @@ class Watch(Listener):
             raise Stopped("the generation was stopped")
 
     def begin(self, tally: Callable[[], Tally]) -> None:
-        """A generation has begun; `tally` gives its numbers so far."""
+        """A generation has begun. `tally` returns its numbers so far."""
         self._running = tally
         self._began_at = time.monotonic()
 
     def end(self, tally: Tally) -> None:
-        """The generation has ended with these numbers."""
+        """A generation has ended. `tally` has its numbers."""
         if self._running is not None and tally.num_tokens:
             self._had_first_token(self._began_at + tally.stats().prompt_seconds)
         self._running = None
@@ -72,21 +72,21 @@ class Watch(Listener):
             self._whole._had_first_token(at)
 
     def stats(self) -> Stats:
-        """Statistics of all generations together, the one under way included."""
+        """The statistics of all generations together, with the one under way."""
         return self.tally().stats()
 
     def tally(self) -> Tally:
-        """The sums that they are made of."""
-        running = self._running  # which another thread takes away when the text ends
+        """The counts of all generations together, with the one under way."""
+        running = self._running  # a copy: another thread sets it to None when the text ends
         return self._ended if running is None else self._ended + running()
 
     def show(self, tokens: Iterable[tuple[int, Origin]]) -> None:
-        """These tokens (id, origin) make the piece of text that is handed out next."""
+        """Note the tokens (id, origin) of the piece of text that is handed out next."""
         before = len(self._shown)
         self._shown.extend(tokens)
         self.num_shown += len(self._shown) - before
 
     def take_shown(self) -> list[tuple[int, Origin]]:
-        """The tokens shown since the last call."""
+        """The tokens (id, origin) noted since the last call."""
         shown, self._shown = self._shown, []
         return shown

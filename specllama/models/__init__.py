@@ -1,1 +1,1 @@
-"""Model files: the catalog, downloads, other sizes, and what is looked at before llama.cpp opens one."""
+"""Model files: the catalog, downloads, other sizes, and the checks before llama.cpp opens a file."""

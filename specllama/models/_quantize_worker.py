@@ -1,7 +1,7 @@
-"""The process in which llama.cpp quantizes: arguments IN OUT TYPE THREADS.
+"""The child process in which llama.cpp quantizes. Its arguments are IN OUT TYPE THREADS.
 
-A process of its own, because llama.cpp can abort on a damaged file, and cannot be interrupted while it works.
-Progress goes to stdout ("progress 12 290"), llama.cpp's errors go to stderr.
+It is a process of its own because llama.cpp can abort on a damaged file, and cannot be interrupted while it works.
+It writes its progress to stdout ("progress 12 290"), and llama.cpp's errors to stderr.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def _tell(line: str) -> None:
     try:
         print(line, flush=True)
     except OSError:
-        # Whoever started us is gone, and nobody will rename the file.
+        # The parent process is gone, so nobody will rename the unfinished file.
         with contextlib.suppress(OSError):
             os.unlink(sys.argv[2])
         os._exit(1)
 
 
 def main(arguments: list[str]) -> int:
-    """Quantize one file, and return llama.cpp's code: 0 is success."""
+    """Quantize one file. Returns llama.cpp's code: 0 is success."""
     source, destination, file_type, threads = arguments
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # stderr is for what llama.cpp says of the file
+        warnings.simplefilter("ignore")  # stderr is for llama.cpp's messages about the file
         prepare_backend()
     callback = llama_cpp.llama_log_callback(_listen)
     llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))

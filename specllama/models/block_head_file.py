@@ -1,4 +1,7 @@
-"""Heads that say several tokens in one decode: DFlash, and DFlash2 and DSpark, which chain what they say."""
+"""Files of heads that draft several tokens in one decode: DFlash, DFlash2, DSpark.
+
+In DFlash2 and DSpark each drafted token depends on the one before.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,16 @@ _SIZES = range(2, 513)
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """What such a head reads besides its memory: the last token of the text, and masks.
+    """What a block head reads besides its memory: the last token of the text, and masks.
 
     Attributes:
-        size: tokens of it, at most.
+        size: the most tokens in a block.
         mask: the token that stands for one that is not known yet.
-        first: of its places: the first that says a token of the draft.
-        is_causal: whether a place sees those before it alone.
-        is_whole: what it says is chained within llama.cpp's graph, which takes all blocks of a batch to be of one size.
-        num_candidates: so many tokens it chooses among, place by place, by what the one before is. 0: among all.
+        first: the number of the first place that predicts a token of the draft.
+        is_causal: whether a place sees only the places before it.
+        is_whole: whether llama.cpp's graph makes each token depend on the one before. It then requires that all blocks
+            of a batch have the same size.
+        num_candidates: how many tokens each place chooses among, given the token before; 0 for all tokens.
     """
 
     size: int
@@ -48,15 +52,16 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class BlockHeadFile:
-    """Such a head in a file.
+    """The description of a block head in a file.
 
     Attributes:
         path: the file.
-        layers: of the target, numbered from 0: what enters them is what the head reads.
-        hidden_size: numbers in a state of the target, and in its own.
-        n_vocab: tokens of its vocabulary, which is the target's.
-        block: what it reads besides.
-        tensors: where they are, by name. Without token embeddings or an output matrix it uses the target's.
+        layers: the target's layers whose inputs the head reads, numbered from 0.
+        hidden_size: how many numbers a hidden state has, the target's and the head's.
+        n_vocab: the number of tokens in its vocabulary, which is the target's.
+        block: what it reads besides its memory.
+        tensors: the place of each tensor in the file, by name. If the token embeddings or the output matrix are
+            missing, the head uses the target's.
     """
 
     path: str
@@ -67,10 +72,15 @@ class BlockHeadFile:
     tensors: Mapping[str, StoredTensor]
 
     def require_fit(self, *, n_layer: int, n_embd: int, n_vocab: int) -> None:
-        """Refuse a head for another target: llama.cpp would end the process, or take whatever lies in memory.
+        """Check that the head was made for a target. With another one llama.cpp would crash, or read arbitrary memory.
+
+        Args:
+            n_layer: the number of the target's layers.
+            n_embd: how many numbers a hidden state of the target has.
+            n_vocab: the number of tokens in the target's vocabulary.
 
         Raises:
-            ValueError: what does not fit.
+            ValueError: the head does not fit.
         """
         require_width(self.path, self.hidden_size, n_embd)
         require_layers(self.path, self.layers, n_layer)
@@ -79,16 +89,19 @@ class BlockHeadFile:
         most = self.n_vocab if "token_embd.weight" in self.tensors else min(self.n_vocab, n_vocab)
         if not 0 <= self.block.mask < most:
             raise ValueError(
-                f"the head {os.path.basename(self.path)} reads token {self.block.mask} in place of those that are not "
-                f"known (tokenizer.ggml.mask_token_id), and there are embeddings of the tokens 0 to {most - 1}"
+                f"the head {os.path.basename(self.path)} has the mask token {self.block.mask} "
+                f"(tokenizer.ggml.mask_token_id), and there are embeddings of the tokens 0 to {most - 1} only"
             )
 
 
 def read_block_head(path: str | os.PathLike[str]) -> BlockHeadFile | None:
-    """What a file says of such a head in it; None if it is something else, or no whole GGUF file.
+    """Read the description of a block head.
+
+    Returns:
+        None if the file is something else, or no whole GGUF file.
 
     Raises:
-        ValueError: one that llama.cpp cannot run, or that does not say what it reads.
+        ValueError: it is a block head that llama.cpp cannot run, or its description is incomplete.
     """
     try:
         found = os.stat(path)
@@ -97,10 +110,10 @@ def read_block_head(path: str | os.PathLike[str]) -> BlockHeadFile | None:
     return _read_block_head(os.fspath(path), found.st_mtime_ns, found.st_size)
 
 
-@functools.lru_cache(maxsize=8)  # a draft is asked about before its target is opened, and after
+@functools.lru_cache(maxsize=8)  # every draft is read twice: before its target is opened, and after
 def _read_block_head(path: str, changed: int, size: int) -> BlockHeadFile | None:
     try:
-        first, _ = read_without_texts(path, until_tokens=True)  # of most files that is enough, and a thousandth
+        first, _ = read_without_texts(path, until_tokens=True)  # enough for most files, and a thousand times as fast
         if architecture_of(first) not in ("", _ARCHITECTURE):
             return None
         values, tensors = read_whole_header(path)
@@ -130,12 +143,16 @@ def _read_block_head(path: str, changed: int, size: int) -> BlockHeadFile | None
 
 
 def _require_axes(path: str, values: Mapping[str, Any]) -> None:
-    """Of several axes by which positions turn, llama.cpp asserts that one does."""
+    """Check the axes of rotary positions: llama.cpp asserts that the first one, which is time, has some dimensions.
+
+    Raises:
+        ValueError: the check fails.
+    """
     sections = np.atleast_1d(values.get(f"{_ARCHITECTURE}.rope.dimension_sections", 0))
     if sections.dtype.kind not in "iu" or sections.min(initial=0) < 0 or (sections.any() and not sections[0]):
         raise ValueError(
-            f"{path} is a head whose rope.dimension_sections are {sections.tolist()!r:.60}: they must begin with time, "
-            "the one axis of a text"
+            f"{path} is a head whose rope.dimension_sections are {sections.tolist()!r:.60}: the first one, which "
+            "is for time, must not be 0, as a text has no other axis"
         )
 
 

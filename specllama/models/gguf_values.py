@@ -1,7 +1,7 @@
-"""Reads the header of a GGUF file as a whole, tokens included, as quickly as Python can.
+"""Reads the whole header of a GGUF file, as fast as Python can.
 
-Not by gguf.GGUFReader: it takes 40 times as long, because it makes an array of each of 150,000 tokens, and where a file
-is damaged it raises an IndexError of NumPy instead of saying what is wrong.
+gguf.GGUFReader is not used: it takes 40 times as long, because it makes an array for each of 150,000 tokens, and for a
+damaged file it raises an IndexError that does not say what is wrong.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ _MOST_DIMENSIONS = 4  # GGML_MAX_DIMS
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor is in a file."""
+    """The place of a tensor in a file."""
 
     shape: tuple[int, ...]
-    """In ggml's order: the size of a row first."""
+    """The sizes in ggml's order: the size of a row first."""
     kind: int
-    """Its ggml_type."""
+    """The ggml_type."""
     offset: int
-    """In bytes."""
+    """The offset in the file in bytes."""
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         return math.prod(self.shape)
 
 
 def read_whole_header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
-    """The pairs of the header, and where each tensor is, by its name.
+    """Read the metadata of a file, and the place of each tensor by its name.
 
-    Of the pairs numbers are numbers, texts bytes, arrays of numbers NumPy's, and arrays of texts lists of bytes.
+    In the metadata, numbers are Python's, texts are bytes, arrays of numbers are NumPy's, and arrays of texts are lists
+    of bytes.
 
     Raises:
         ValueError: the header is damaged.
@@ -58,11 +59,11 @@ def read_whole_header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dic
 
 @dataclasses.dataclass(frozen=True)
 class StoredTexts:
-    """Where an array of texts is in a file, such as the tokens of a vocabulary."""
+    """The place of an array of texts in a file, such as the tokens of a vocabulary."""
 
     path: str
     offset: int
-    """Of the first text, in bytes."""
+    """The offset of the first text in bytes."""
     count: int
 
     def read(self) -> list[bytes]:
@@ -77,16 +78,20 @@ class StoredTexts:
             return [walk.text() for _ in range(self.count)]
 
     def stored(self) -> bytes:
-        """The same as they are stored, with their lengths: equal for equal texts, and read much sooner.
+        """The texts as the file stores them, with their lengths. Equal texts give equal bytes, and this is much faster.
 
         Raises:
-            ValueError, OSError: see `read`.
+            ValueError: the file is damaged.
+            OSError: it cannot be read.
         """
         with _mapped(self.path) as data:
             return data[self.offset : _behind_texts(data, self.offset, self.count)]
 
     def beginning(self, size: int) -> bytes:
-        """The first bytes of what is stored, of these texts and of what comes behind them."""
+        """The first `size` bytes of the stored texts.
+
+        If the texts are shorter, what follows them in the file is included.
+        """
         with open(self.path, "rb") as file:
             file.seek(self.offset)
             return file.read(size)
@@ -95,12 +100,15 @@ class StoredTexts:
 def read_without_texts(
     path: str | os.PathLike[str], *, until_tokens: bool = False
 ) -> tuple[dict[str, Any], StoredTexts | None]:
-    """The pairs of a header but for its arrays of texts, and where the tokens are.
+    """Read the metadata without arrays of texts, and the place of the tokens.
 
     Args:
         path: the file.
-        until_tokens: only those before the tokens. In all files that llama.cpp's scripts have written what a model is
-            and how large stands there. It takes a thousandth of the time that the whole header takes.
+        until_tokens: stop at the tokens. All files written by llama.cpp's scripts have the architecture and the sizes
+            of the model before them. It takes a thousandth of the time for the whole header.
+
+    Returns:
+        The metadata, and the tokens; None if there are none.
 
     Raises:
         ValueError: the header is damaged.
@@ -114,7 +122,11 @@ def read_without_texts(
 
 
 def _behind_texts(data: mmap.mmap, at: int, count: int) -> int:
-    """Where so many texts end that begin at an offset."""
+    """The end of `count` texts that begin at the offset `at`.
+
+    Raises:
+        EOFError: they end beyond the file.
+    """
     length = _LENGTH.unpack_from
     for _ in range(count):
         at += 8 + length(data, at)[0]
@@ -125,13 +137,13 @@ def _behind_texts(data: mmap.mmap, at: int, count: int) -> int:
 
 @contextlib.contextmanager
 def _mapped(path: str | os.PathLike[str]) -> Iterator[mmap.mmap]:
-    """A file's bytes.
+    """Map a file into memory. Errors of reading a header from it within the block become a ValueError.
 
     Raises:
-        ValueError: what is read of them is no header.
+        ValueError: the header is damaged.
         OSError: the file cannot be read.
     """
-    if not os.path.isfile(path):  # one that reads from a pipe would wait for ever
+    if not os.path.isfile(path):  # opening a pipe would wait for ever
         raise FileNotFoundError(f"{path} is not a file: llama.cpp reads models from files only")
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
@@ -141,13 +153,13 @@ def _mapped(path: str | os.PathLike[str]) -> Iterator[mmap.mmap]:
 
 
 def architecture_of(values: Mapping[str, Any]) -> str:
-    """Whose pairs these are; empty if they do not say it as a text."""
+    """llama.cpp's name of the architecture; empty if the metadata do not have it as a text."""
     found = values.get("general.architecture")
     return found.decode("utf-8", "replace") if isinstance(found, bytes) else ""
 
 
 def parts_of(path: str) -> list[str]:
-    """The files of a model: one, or those that ``-00001-of-00003.gguf`` begins."""
+    """The files of a model. If the name ends in ``-00001-of-00003.gguf``, there are three."""
     found = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path)
     if found is None:
         return [path]
@@ -159,8 +171,8 @@ def stored(path: str | os.PathLike[str], tensor: StoredTensor, size: int) -> byt
     """The first `size` bytes of a tensor.
 
     Raises:
-        ValueError: the file ends before.
-        OSError: it cannot be read.
+        ValueError: the file is too short.
+        OSError: the file cannot be read.
     """
     with open(path, "rb") as file:
         file.seek(tensor.offset)
@@ -171,13 +183,13 @@ def stored(path: str | os.PathLike[str], tensor: StoredTensor, size: int) -> byt
 
 
 class _Walk:
-    """Goes once through the pairs of a mapped file."""
+    """Reads a mapped file once, from its first metadata to its tensors."""
 
-    def __init__(self, data: mmap.mmap, at: int = 8) -> None:  # behind magic and version
+    def __init__(self, data: mmap.mmap, at: int = 8) -> None:  # the magic and the version take 8 bytes
         self._data = data
         self._at = at
         self.texts: dict[str, tuple[int, int]] = {}
-        """Of the arrays of texts that were passed over: the offset, and how many texts there are."""
+        """The offset and the number of texts of each array that was skipped, by its name."""
 
     def whole(self) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
         (count,) = _LENGTH.unpack_from(self._data, self._at)
@@ -196,16 +208,16 @@ class _Walk:
         return values, {name: dataclasses.replace(one, offset=begin + one.offset) for name, one in found.items()}
 
     def pairs(self) -> dict[str, Any]:
-        self._number("Q")  # of tensors
+        self._number("Q")  # the number of tensors
         found = {}
         for _ in range(self._number("Q")):
-            key = self.text().decode("utf-8", "replace")  # llama.cpp takes any bytes, and knows the key or not
+            key = self.text().decode("utf-8", "replace")  # a key that llama.cpp does not know may be any bytes
             found[key] = self._reader(self._number("I"))()
         return found
 
     def pairs_without_texts(self, until: str | None) -> dict[str, Any]:
-        """All but arrays of texts, up to the one of this name."""
-        self._number("Q")  # of tensors
+        """The metadata without arrays of texts. Stops at the array called `until`."""
+        self._number("Q")  # the number of tensors
         found = {}
         for _ in range(self._number("Q")):
             key, kind = self.text().decode("utf-8", "replace"), self._number("I")
@@ -249,7 +261,7 @@ class _Walk:
             raise EOFError("an array is longer than the file")
         if kind == _STRING:
             return [self.text() for _ in range(count)]
-        if kind == _ARRAY:  # llama.cpp reads none
+        if kind == _ARRAY:  # llama.cpp cannot read one, either
             raise EOFError("an array of arrays")
         size = struct.calcsize("<" + _SCALARS[kind]) * count
         part = self._data[self._at : self._at + size]

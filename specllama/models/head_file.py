@@ -1,4 +1,4 @@
-"""Heads: layers that read hidden states of a target, and are no model by themselves. They are drafts (EAGLE-3, MTP)."""
+"""Files of heads. A head is a layer that reads hidden states of a target, and drafts for it (EAGLE-3, MTP)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from specllama.backend.trial_key import trial_key, with_neighbours
 from .gguf_values import StoredTensor, architecture_of, parts_of, read_whole_header, stored
 
 _OTHERS = {"gemma4-assistant": "Gemma 4's assistant"}
-_WITH_BLOCKS = "dflash"  # see `block_head_file`
+_WITH_BLOCKS = "dflash"  # the module `block_head_file` reads this kind
 _LAYERS = 3
-# Architectures of which llama.cpp 0.3.36 has a graph of one MTP layer, and of several. It would end the process for
-# others, which are therefore tried in a child process.
+# The architectures whose MTP layers llama.cpp 0.3.36 can run: one of them, or several. For others it may end the
+# process, so a child process tries them first.
 _WITH_SEVERAL = frozenset({"hy_v3", "mimo2", "step35"})
 _WITH_MTP = _WITH_SEVERAL | {
     *("bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "glm-dsa", "glm4moe"),
@@ -29,23 +29,24 @@ _WITH_MTP = _WITH_SEVERAL | {
 }
 _MTP_TRIAL, _SECONDS = "engine._mtp_trial", 600.0
 _OF_MTP = ".nextn.eh_proj.weight"
-_PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")  # of a model in several files
-_F32, _I64 = 0, 27  # of ggml_type
+_PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")  # in the name of a model that is split into several files
+_F32, _I64 = 0, 27  # values of ggml_type
 _DIMENSIONS_OF_MATRICES = 2
-_NEVER_WEIGHTS = range(24, 29)  # I8 to I64, and F64
+_NEVER_WEIGHTS = range(24, 29)  # values of ggml_type: I8 to I64, and F64
 
 
 @dataclasses.dataclass(frozen=True)
 class HeadFile:
-    """An EAGLE-3 head in a file.
+    """The description of an EAGLE-3 head in a file.
 
     Attributes:
         path: the file.
-        layers: of the target, numbered from 0: what enters them is what the head reads.
-        hidden_size: numbers in each of these states.
-        embedding_length: numbers in a state of its own.
-        n_vocab: tokens of its vocabulary, which is the target's.
-        tensors: where they are, by name. Without token embeddings or an output matrix it uses the target's.
+        layers: the target's layers whose inputs the head reads, numbered from 0.
+        hidden_size: how many numbers a hidden state of the target has.
+        embedding_length: how many numbers the head's own state has.
+        n_vocab: the number of tokens in its vocabulary, which is the target's.
+        tensors: the place of each tensor in the file, by name. If the token embeddings or the output matrix are
+            missing, the head uses the target's.
     """
 
     path: str
@@ -56,10 +57,15 @@ class HeadFile:
     tensors: Mapping[str, StoredTensor]
 
     def require_fit(self, *, n_layer: int, n_embd: int, n_vocab: int) -> None:
-        """Refuse a head for another target: llama.cpp would end the process, or take whatever lies in memory.
+        """Check that the head was made for a target. With another one llama.cpp would crash, or read arbitrary memory.
+
+        Args:
+            n_layer: the number of the target's layers.
+            n_embd: how many numbers a hidden state of the target has.
+            n_vocab: the number of tokens in the target's vocabulary.
 
         Raises:
-            ValueError: what does not fit.
+            ValueError: the head does not fit.
         """
         whose = f"the head {os.path.basename(self.path)} is for another target"
         require_width(self.path, self.hidden_size, n_embd)
@@ -67,19 +73,19 @@ class HeadFile:
         if self.embedding_length != n_embd and not {"token_embd.weight", "output.weight"} <= self.tensors.keys():
             raise ValueError(
                 f"{whose}: it uses the target's token embeddings or output matrix, which are for states of {n_embd} "
-                f"numbers, and its own have {self.embedding_length}"
+                f"numbers, and its own states have {self.embedding_length}"
             )
         require_tokens(self.path, self.tensors, self.n_vocab, n_vocab, has_matrix="output.weight" in self.tensors)
 
 
 @dataclasses.dataclass(frozen=True)
 class MtpFile:
-    """The MTP layers of a model in a file of their own.
+    """The description of a model's MTP layers in a file of their own.
 
     Attributes:
         path: the file.
-        hidden_size: numbers in a state of the target, and in its own.
-        num_layers: how many there are.
+        hidden_size: how many numbers a hidden state has, the target's and the head's.
+        num_layers: the number of MTP layers.
     """
 
     path: str
@@ -87,41 +93,46 @@ class MtpFile:
     num_layers: int
 
     def require_fit(self, *, n_layer: int, n_embd: int, n_vocab: int) -> None:
-        """See `HeadFile`. Its vocabulary is compared with the target's token by token.
+        """Check that the head was made for a target. The vocabularies are compared token by token when it is opened.
+
+        Args:
+            n_layer: not used.
+            n_embd: how many numbers a hidden state of the target has.
+            n_vocab: not used.
 
         Raises:
-            ValueError: what does not fit.
+            ValueError: the head does not fit.
         """
         require_width(self.path, self.hidden_size, n_embd)
 
 
 def require_layers(path: str, layers: Sequence[int], n_layer: int) -> None:
-    """Refuse a head that reads layers which a target of `n_layer` does not show.
+    """Check that a target with `n_layer` layers has the layers that a head reads.
 
     Raises:
-        ValueError: one of them.
+        ValueError: it does not have one of them.
     """
     if not all(0 < layer < n_layer for layer in layers):
         raise ValueError(
-            f"the head {os.path.basename(path)} is for another target: it reads what enters the layers "
-            f"{', '.join(map(str, layers))}, and of this one that can be had of the layers 1 to {n_layer - 1}"
+            f"the head {os.path.basename(path)} is for another target: it reads the inputs of the layers "
+            f"{', '.join(map(str, layers))}, and this target shows those of the layers 1 to {n_layer - 1}"
         )
 
 
 def require_tokens(
     path: str, tensors: Mapping[str, StoredTensor], n_own: int, n_vocab: int, *, has_matrix: bool
 ) -> None:
-    """Refuse a head that reads or says other tokens than those of its target.
+    """Check that a head reads and drafts tokens of its target.
 
     Args:
-        path: its file.
-        tensors: where they are, by name.
-        n_own: tokens of its vocabulary.
-        n_vocab: the target's.
-        has_matrix: it has an output matrix of its own.
+        path: the head's file.
+        tensors: the place of each tensor in the file, by name.
+        n_own: the number of tokens in the head's vocabulary.
+        n_vocab: the number of tokens in the target's vocabulary.
+        has_matrix: whether the head has an output matrix of its own.
 
     Raises:
-        ValueError: what does not fit.
+        ValueError: the head does not fit.
     """
     name = os.path.basename(path)
     if "token_embd.weight" in tensors and tensors["token_embd.weight"].shape[-1] < n_vocab:
@@ -132,29 +143,29 @@ def require_tokens(
     said = tensors["d2t"].size if "d2t" in tensors else n_own
     if not has_matrix and said != n_vocab:
         raise ValueError(
-            f"the head {name} says {said} tokens by the target's output matrix, which says {n_vocab}: it needs "
-            "one of its own"
+            f"the head {name} drafts {said} tokens with the target's output matrix, which has {n_vocab} rows: it needs "
+            "a matrix of its own"
         )
     if "d2t" not in tensors:
         return
     if tensors["d2t"].kind != _I64:
         raise ValueError(f"the head {name} is damaged: d2t must be of 64-bit integers")
     if not tensors["d2t"].size:
-        raise ValueError(f"the head {name} says no tokens: its d2t is empty; convert it anew")
+        raise ValueError(f"the head {name} drafts no tokens: its d2t is empty; convert it anew")
     ids = np.frombuffer(stored(path, tensors["d2t"], 8 * tensors["d2t"].size), "<i8")
     most = min(n_vocab, n_own) - 1
     if not 0 <= ids.min() <= ids.max() <= most:
         raise ValueError(
-            f"the head {name} says tokens from {ids.min()} to {ids.max()}, and the target has 0 to {most}: its d2t "
-            "must have the target's numbers"
+            f"the head {name} drafts tokens from {ids.min()} to {ids.max()}, and the target has 0 to {most}: its d2t "
+            "must have token ids of the target"
         )
 
 
 def require_width(path: str, wanted: int, found: int) -> None:
-    """Refuse a head that reads states of another size.
+    """Check the size of the hidden states that a head reads.
 
     Raises:
-        ValueError: it does.
+        ValueError: the target's states have another size.
     """
     if wanted != found:
         raise ValueError(
@@ -164,27 +175,29 @@ def require_width(path: str, wanted: int, found: int) -> None:
 
 
 def require_mtp(path: str) -> int:
-    """Refuse a file without an MTP layer that llama.cpp can run, on which it would end the process.
+    """Check that a model's file has MTP layers that llama.cpp can run. For others it would end the process.
 
-    Whether it can is known of some architectures. Of any other a child process tries it, once for a file and library.
+    For some architectures it is known. For all others a child process tries it, once for each file and library.
 
     Returns:
-        How many MTP layers there are. Whoever loads a file that cannot be read says why; of that one it is 1.
+        The number of MTP layers; 1 if the file cannot be read, which is reported when it is loaded.
 
     Raises:
-        ValueError: it has none, or of another kind.
+        ValueError: the file has no MTP layers, or llama.cpp cannot run them.
     """
     try:
         (values, _), *_ = parts = [read_whole_header(part) for part in parts_of(path)]
     except (ValueError, OSError):
-        return 1
+        return 1  # loading the file will report what is wrong
     architecture = architecture_of(values)
     count = values.get(f"{architecture}.nextn_predict_layers", 0)
     if not isinstance(count, int) or count <= 0:
         raise ValueError(f"{path} has no MTP layers: give a draft model's path, or draft_model='lookup'")
     found = sum(name.endswith(_OF_MTP) for _, tensors in parts for name in tensors)
     if not found:
-        raise ValueError(f"{path} says that it has MTP layers, and has none: they are in another file, perhaps")
+        raise ValueError(
+            f"{path} names MTP layers in its metadata, and does not have them: perhaps they are in another file"
+        )
     if architecture in (_WITH_SEVERAL if count > 1 else _WITH_MTP) or os.environ.get(WITHIN) == _MTP_TRIAL:
         return min(count, found)
     reason = "alone in a file" if any(_is_mtp(tensors) for _, tensors in parts) else _why_no_mtp(path)
@@ -203,12 +216,12 @@ def _why_no_mtp(path: str) -> str:
 
 
 BESIDE = ("mtp-", "dflash-", "dspark-", "eagle3-", "hydra-", "medusa-", "blockwise-")
-"""How heads are called that lie beside their model, in the order in which llama.cpp looks for them; then those
-that it does not know."""
+"""The beginnings of the names of heads that are beside their models. Those that llama.cpp looks for come first, in its
+order."""
 
 
 def head_beside(target: str, kind: str = "eagle3-") -> str:
-    """Where a head of a model is looked for: beside its file, by the name that llama.cpp looks for, too.
+    """The path of a head beside a model's file. llama.cpp looks for heads by these names, too.
 
     Args:
         target: the model's file.
@@ -219,7 +232,7 @@ def head_beside(target: str, kind: str = "eagle3-") -> str:
 
 
 def is_head(values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> bool:
-    """Whether a file is no model by itself."""
+    """Whether a file is a head, and so no model by itself."""
     return architecture_of(values) in ("eagle3", _WITH_BLOCKS, *_OTHERS) or _is_mtp(tensors)
 
 
@@ -228,10 +241,13 @@ def _is_mtp(tensors: Mapping[str, StoredTensor]) -> bool:
 
 
 def read_head(path: str | os.PathLike[str]) -> HeadFile | MtpFile | None:
-    """What a file says of the head in it; None if it is a model, or no whole GGUF file: who loads it says that.
+    """Read the description of an EAGLE-3 head or of an MTP layer.
+
+    Returns:
+        None if the file is a model, or no whole GGUF file. Loading it will report what is wrong.
 
     Raises:
-        ValueError: a head of another kind, or one that does not say what it reads.
+        ValueError: it is a head of another kind, or its description is incomplete.
     """
     try:
         found = os.stat(path)
@@ -240,7 +256,7 @@ def read_head(path: str | os.PathLike[str]) -> HeadFile | MtpFile | None:
     return _read_head(os.fspath(path), found.st_mtime_ns, found.st_size)
 
 
-@functools.lru_cache(maxsize=8)  # a draft is asked about before its target is opened, and after
+@functools.lru_cache(maxsize=8)  # every draft is read twice: before its target is opened, and after
 def _read_head(path: str, changed: int, size: int) -> HeadFile | MtpFile | None:
     try:
         values, tensors = read_whole_header(path)
@@ -273,10 +289,10 @@ def _read_head(path: str, changed: int, size: int) -> HeadFile | MtpFile | None:
 
 
 def number_in(path: str, values: Mapping[str, Any], name: str) -> int:
-    """A number that a head's file must say.
+    """A number in the metadata of a head's file.
 
     Raises:
-        ValueError: it does not.
+        ValueError: it is missing, or no number.
     """
     found = values.get(name)
     if not isinstance(found, int) or isinstance(found, bool):
@@ -285,25 +301,25 @@ def number_in(path: str, values: Mapping[str, Any], name: str) -> int:
 
 
 def require_turns(path: str, values: Mapping[str, Any], architecture: str, *, same_values: bool = False) -> None:
-    """Of queries and keys llama.cpp turns pairs of numbers by the token's position, and asserts that it can.
+    """Check the sizes for rotary positions (RoPE), in which llama.cpp turns pairs of numbers of queries and keys.
 
     Args:
-        path: a head's file.
-        values: what it says.
-        architecture: of the head.
-        same_values: its values must have the size of its keys.
+        path: the head's file.
+        values: its metadata.
+        architecture: its architecture.
+        same_values: whether its values must have the size of its keys.
 
     Raises:
-        ValueError: it could not.
+        ValueError: llama.cpp would crash at an assertion with these sizes.
     """
     width = number_in(path, values, f"{architecture}.embedding_length")
     heads = values.get(f"{architecture}.attention.head_count")
     of_keys = values.get(f"{architecture}.attention.head_count_kv", heads)
     if not isinstance(heads, int) or not isinstance(of_keys, int):
-        return  # an array: its tensors have other shapes
+        return  # arrays with a number for each layer: llama.cpp checks the shapes of the tensors
     if not 0 < of_keys <= heads <= width or heads % of_keys:
         raise ValueError(
-            f"{path} is a head that says it has {heads} attention heads, {of_keys} of keys, in {width} numbers"
+            f"{path} is a head with impossible sizes: {heads} attention heads, {of_keys} heads for keys, width {width}"
         )
     size = values.get(f"{architecture}.attention.key_length", width // heads)
     turned = values.get(f"{architecture}.rope.dimension_count", size)
@@ -320,10 +336,10 @@ def require_turns(path: str, values: Mapping[str, Any], architecture: str, *, sa
 
 
 def require_types(path: str, tensors: Mapping[str, StoredTensor]) -> None:
-    """Behind what llama.cpp multiplies lie kernels for some types, and null pointers for others.
+    """Check the types of a head's tensors. llama.cpp has multiplications for some types, and null pointers for others.
 
     Raises:
-        ValueError: a tensor of another type.
+        ValueError: a tensor has a type that cannot be multiplied.
     """
     for name, tensor in tensors.items():
         is_matrix = len(tensor.shape) == _DIMENSIONS_OF_MATRICES

@@ -1,8 +1,8 @@
-"""Kinds of heads. It imports nothing: the command line asks for it before anything is loaded."""
+"""The names of kinds of heads. It imports nothing: the command line needs them before anything is loaded."""
 
 from __future__ import annotations
 
 OF_THE_FINAL_STATE = ("medusa", "hydra", "blockwise")
-"""Those that read the target's final state alone."""
+"""The kinds that read only the target's final hidden state."""
 TRAINED = ("eagle3", *OF_THE_FINAL_STATE)
-"""Those that ``specllama train-draft`` makes; the first where nobody says."""
+"""The kinds that ``specllama train-draft`` can make. The first one is the default."""

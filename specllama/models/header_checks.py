@@ -1,4 +1,4 @@
-"""What llama.cpp asserts of a model's metadata, looked at before: an assertion of its ends the process."""
+"""Checks a model's metadata before llama.cpp loads it: its own assertions end the process."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from .weights_digest import Digest
 _MOST_LAYERS = 512  # LLAMA_MAX_LAYERS
 _MOST_EXPERTS = 1024  # LLAMA_MAX_EXPERTS
 _SCALINGS = (b"none", b"linear", b"yarn", b"longrope")
-_WITH_BYTES = (b"llama", b"t5")  # tokenizers that write what they do not know as tokens of bytes
+_WITH_BYTES = (b"llama", b"t5")  # tokenizers that write unknown characters as tokens of single bytes
 _BYTE = 6  # LLAMA_TOKEN_TYPE_BYTE
 _WORD_PIECE = b"bert"
 _AROUND_TEXTS: dict[bytes, dict[str, int | None]] = {
     _WORD_PIECE: {"bos": 101, "seperator": 102},
     b"gemma4": {"bos": None},
 }
-"""The tokens that a tokenizer puts around every text, whatever the file says, and which they are if it does not say."""
+"""For each tokenizer, the tokens that it puts around every text, and their default ids if it has any."""
 _MOST_SHOWN = 60
 
 
 def overridden(values: Mapping[str, Any], overrides: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Metadata as llama.cpp has them with ``kv_overrides``."""
+    """The metadata that llama.cpp sees with ``kv_overrides``."""
     own = {name: value.encode() if isinstance(value, str) else value for name, value in (overrides or {}).items()}
     return {**values, **own}
 
 
 def require_sound(path: str, *, as_head: bool = False, overrides: Mapping[str, Any] | None = None) -> Digest | None:
-    """Refuse a file on which llama.cpp would end the process.
+    """Check that llama.cpp can load a file without ending the process.
 
     Args:
-        path: a model's, or a head's.
-        as_head: it will be opened as a head over its target.
-        overrides: ``kv_overrides``, which may mend it.
+        path: the file of a model or of a head.
+        as_head: whether it is opened as a head of its target.
+        overrides: the ``kv_overrides``, which may correct the file's values.
 
     Returns:
-        What names its weights; None if the file is damaged, which llama.cpp says.
+        A digest of its weights; None if the file is damaged, which llama.cpp reports itself.
 
     Raises:
-        ValueError: it has such a value, or is a head where a model is needed.
+        ValueError: a value would end the process, or the file is a head where a model is needed.
     """
     try:
         values, tensors = read_whole_header(path)
     except (ValueError, OSError):
-        return None  # llama.cpp refuses it, and the reason is looked for then
+        return None  # llama.cpp refuses the file; then the reason is found
     if is_head(values, tensors) and not as_head:
         raise ValueError(f"{path} is a head, and no model: give its path as draft_model (-md) of its target")
     problem = next(iter(problems(overridden(values, overrides))), None)
@@ -61,7 +61,7 @@ def require_sound(path: str, *, as_head: bool = False, overrides: Mapping[str, A
 
 
 def problems(values: Mapping[str, Any]) -> Iterable[str]:
-    """What is wrong with these metadata, or with some of them."""
+    """The reasons why llama.cpp would crash with these metadata. The metadata may be incomplete."""
     yield from _wrong_epsilons(values)
     yield from _wrong_layers(values)
     yield from _wrong_experts(values)
@@ -70,16 +70,16 @@ def problems(values: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _named(values: Mapping[str, Any], name: str) -> int | float:
-    """An architecture's number, by what follows the architecture's name; 0 without."""
+    """A number in an architecture's metadata, or the largest one if there is one for each layer; 0 if it is missing."""
     found = values.get(f"{architecture_of(values)}.{name}", 0)
     if isinstance(found, np.ndarray):
         return int(found.max(initial=0)) if found.dtype.kind in "iu" else 0
-    return found if isinstance(found, (int, float)) else 0  # llama.cpp refuses what is of another type
+    return found if isinstance(found, (int, float)) else 0  # llama.cpp refuses any other type itself
 
 
 def _wrong_epsilons(values: Mapping[str, Any]) -> Iterable[str]:
     for name, value in values.items():
-        if name.endswith("epsilon") and isinstance(value, (int, float)) and not value >= 0:  # NaN is not, either
+        if name.endswith("epsilon") and isinstance(value, (int, float)) and not value >= 0:  # this includes NaN
             yield f"its {name} is {value}, and must be 0 or more"
 
 
@@ -87,7 +87,7 @@ def _wrong_layers(values: Mapping[str, Any]) -> Iterable[str]:
     if "general.architecture" not in values:
         return
     layers = _named(values, "block_count")
-    said = values.get(f"{architecture_of(values)}.block_count")  # none, or no number, llama.cpp refuses
+    said = values.get(f"{architecture_of(values)}.block_count")  # llama.cpp refuses a missing one itself
     if isinstance(said, int) and not 0 < layers <= _MOST_LAYERS:
         yield f"its block_count is {layers}, and must be from 1 to {_MOST_LAYERS}"
     further = _named(values, "nextn_predict_layers")
@@ -123,16 +123,16 @@ def _wrong_tokens(values: Mapping[str, Any]) -> Iterable[str]:
     kinds = values.get("tokenizer.ggml.token_type")
     if model in (*_WITH_BYTES, _WORD_PIECE) and isinstance(kinds, np.ndarray):
         for token in np.flatnonzero(kinds[: len(tokens)] == _BYTE):
-            said = f"its token {token}, {_shown(tokens[token])} is said to be a byte"
+            said = f"its token {token}, {_shown(tokens[token])} has the type of a byte"
             if model == _WORD_PIECE:
-                yield f"{said}, which this kind of vocabulary has none of"
+                yield f"{said}, and a vocabulary of this kind has no bytes"
             elif not re.fullmatch(rb"<0x[0-9A-F]{2}>", tokens[token]):
-                yield f"{said}, and not of the form <0x41>"
+                yield f"{said}, and not the form <0x41>"
     if model != b"llama":
         return
     without = [byte for byte in range(256) if b"<0x%02X>" % byte not in known]
     missing = [byte for byte in without if bytes([byte]) not in known]
-    if missing and len(without) < 256:  # some vocabularies have none, and are for texts of known letters
+    if missing and len(without) < 256:  # a vocabulary without any tokens of bytes is for a fixed set of letters
         yield f"its vocabulary has no token for the byte 0x{missing[0]:02X}"
 
 

@@ -1,6 +1,6 @@
-"""Any GGUF file of the hub, by the name that llama.cpp's ``-hf`` takes: ORG/NAME, ORG/NAME:TYPE or ORG/NAME:FILE.
+"""GGUF files of the hub, with the names of llama.cpp's option ``-hf``: ORG/NAME, ORG/NAME:TYPE or ORG/NAME:FILE.
 
-Files lie in the hub's own cache (``HF_HOME``), where every program that uses the hub's library finds them.
+The files are in the hub's own cache (``HF_HOME``), which all programs share that use the hub's library.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import NoReturn
 
 _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(:(?P<wanted>[^:]+))?")
-_PREFERRED = ("Q4_K_M", "Q4_0", "Q8_0")  # where the name says no type: llama.cpp's own, then what runs well here
+_PREFERRED = ("Q4_K_M", "Q4_0", "Q8_0")  # for names without a type: llama.cpp's default, then types that are fast here
 _PART = re.compile(r"-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$", re.IGNORECASE)
 _NO_MODEL = re.compile(r"(^|/)(mmproj|mtp-|eagle3-|dflash-|dspark-|imatrix)|mmproj|imatrix", re.IGNORECASE)
-"""What lies beside models: what reads images, heads, and what quantizers need."""
+"""Files beside models that are no models: readers of images, heads, and importance matrices."""
 _MOST_NAMED = 12
 
 
 @dataclasses.dataclass(frozen=True)
 class HubName:
-    """A model of the hub.
+    """The name of a model of the hub.
 
     Attributes:
-        repo: ORG/NAME.
-        wanted: a type, such as Q4_K_M, or a file; empty: the usual one.
+        repo: the repository: ORG/NAME.
+        wanted: a type, such as Q4_K_M, or the name of a file; empty for the usual type.
     """
 
     repo: str
@@ -34,24 +34,30 @@ class HubName:
 
     @classmethod
     def of(cls, text: str) -> HubName | None:
-        """None: this is no such name. It may be a path."""
+        """Read a name; None if the text is no such name. It may then be a path."""
         found = _NAME.fullmatch(text)
         if found is None or found["repo"].lower().endswith(".gguf") or found["repo"].startswith("."):
             return None
         return cls(found["repo"], found["wanted"] or "")
 
     def __str__(self) -> str:
-        """As the user writes it."""
+        """The name as users write it."""
         return f"{self.repo}:{self.wanted}" if self.wanted else self.repo
 
     def chosen(self, files: Sequence[str]) -> list[str]:
-        """Which of these files are meant: one, or all parts of one, in their order.
+        """Choose the files that the name means.
+
+        Args:
+            files: all files of the repository.
+
+        Returns:
+            One file, or all parts of a split one in their order.
 
         Raises:
-            ValueError: none of them, or several that this name does not tell apart.
+            ValueError: no file fits the name, or several do.
         """
         models = sorted(file for file in files if file.lower().endswith(".gguf"))
-        first = {_PART.sub("", file): file for file in reversed(models)}  # of each model its first part
+        first = {_PART.sub("", file): file for file in reversed(models)}  # for each model, its first part
         if self.wanted:
             meant = [name for name, file in first.items() if self.wanted in (file, os.path.basename(file))]
             meant = meant or [name for name in first if _has_type(name, self.wanted) and not _NO_MODEL.search(name)]
@@ -75,7 +81,7 @@ class HubName:
 
 
 def on_disk(name: HubName) -> Path | None:
-    """The file of a model, or its first part, where all of it is in the hub's cache; None if it is not."""
+    """The file of a model, or the first of its parts; None if the hub's cache does not have all of it."""
     for folder in _snapshots(hub_cache() / f"models--{name.repo.replace('/', '--')}"):
         files = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
         try:
@@ -88,7 +94,7 @@ def on_disk(name: HubName) -> Path | None:
 
 
 def all_on_disk() -> Iterator[tuple[str, Path, int]]:
-    """The models in the hub's cache: their names, their files or first parts, and how many bytes they have."""
+    """All models in the hub's cache: the name, the file or the first of its parts, and the size in bytes."""
     for repository in sorted(hub_cache().glob("models--*--*")):
         org, _, repo = repository.name.removeprefix("models--").partition("--")
         seen = set()
@@ -111,7 +117,7 @@ def _num_parts(file: str) -> int:
 
 
 def hub_cache() -> Path:
-    """Where the hub's library has its cache. To import that library takes longer than to look."""
+    """The folder of the hub's cache. Importing the hub's library would take much longer than this."""
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if os.environ.get(name):
             return Path(os.path.expandvars(os.environ[name])).expanduser()

@@ -1,4 +1,4 @@
-"""Says why a model file cannot be loaded."""
+"""Wraps the loading of models: checks the file before, and explains llama.cpp's failures."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from .header_checks import require_sound
 from .opening_checks import lora_errors
 from .weights_digest import Digest
 
-_ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR of ggml.h; llama_cpp's own table is off by one
-_OF_A_DECODE_THAT_ENDED = b"decode: removing memory module entries"  # by Ctrl-C, say: it is no error
+_ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR of ggml.h; the numbers in llama_cpp's own table are wrong by one
+_OF_A_DECODE_THAT_ENDED = b"decode: removing memory module entries"  # logged after Ctrl-C; it is no error
 _turn = threading.RLock()
 
 
 def _renew_turn() -> None:
-    """In a forked child nobody is loading: the thread that was is not there."""
+    """Give a forked child a new lock: a thread that was loading in the parent does not exist in the child."""
     global _turn
     _turn = threading.RLock()
 
@@ -44,9 +44,10 @@ if hasattr(os, "register_at_fork"):
 
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """A block in which a thread opens a model or a context, while others wait.
+    """A context manager: only one thread at a time opens a model or a context.
 
-    llama_cpp sets the logger's level meanwhile, and what llama.cpp is offered for the weights is of the whole process.
+    Meanwhile llama_cpp changes the level of its logger, and the buffer types that llama.cpp may put weights into are
+    those of the whole process.
     """
     with _turn:
         yield
@@ -56,19 +57,19 @@ def one_at_a_time() -> Iterator[None]:
 def explained(
     path: str, *, as_head: bool = False, overrides: Mapping[str, Any] | None = None
 ) -> Iterator[Digest | None]:
-    """Wrap the loading of a model: refuse what is no model, and give llama.cpp's own reason if it fails.
+    """A context manager for loading a model: check the file, and raise llama.cpp's own reason if loading fails.
 
     Args:
-        path: its file.
-        as_head: it is loaded as a head over its target.
-        overrides: ``kv_overrides`` with which it is loaded.
+        path: the model's file.
+        as_head: whether it is loaded as a head of its target.
+        overrides: the ``kv_overrides`` that it is loaded with.
 
     Yields:
-        What names its weights.
+        A digest of its weights; None if the file is damaged.
 
     Raises:
         ModelNotFoundError: there is no such file.
-        ValueError: not a GGUF file, a truncated or damaged one, or not a model (a LoRA adapter, say).
+        ValueError: the file is no GGUF file, is damaged, or is not a model (but a LoRA adapter, for example).
     """
     require_gguf(path)
     weights = require_sound(path, as_head=as_head, overrides=overrides)
@@ -79,14 +80,14 @@ def explained(
         except ValueError as error:
             if "Failed to create llama_context" in str(error):
                 smaller = "a smaller n_ctx (-c) needs less memory"
-                raise ValueError(f"no context over {path}: {why_no_context(errors, smaller)}") from error
+                raise ValueError(f"no context for {path}: {why_no_context(errors, smaller)}") from error
             if "Failed to load model" not in str(error):
                 raise
             raise ValueError(f"cannot load {path}: {_reason(path, errors)}") from error
 
 
 def require_gguf(path: str) -> None:
-    """Refuse what is no GGUF file.
+    """Check that a path is that of a GGUF file.
 
     Raises:
         ModelNotFoundError: there is no such file.
@@ -96,13 +97,13 @@ def require_gguf(path: str) -> None:
         found = os.stat(path)
     except PermissionError:
         raise
-    except (OSError, ValueError):  # ValueError: a name that can be none
+    except (OSError, ValueError):  # ValueError: no file can have this name
         raise catalog.ModelNotFoundError(
             f"{path} does not exist: check the path, or see `specllama pull --list` for model names"
         ) from None
     if stat.S_ISDIR(found.st_mode):
         raise ValueError(f"{path} is a directory: give the path of a .gguf file in it")
-    if not stat.S_ISREG(found.st_mode):  # one that reads from a pipe would wait for ever
+    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for ever
         raise ValueError(f"{path} is not a file: llama.cpp reads models from files only")
     try:
         path.encode("utf-8")
@@ -116,13 +117,13 @@ def require_gguf(path: str) -> None:
 
 
 def why_no_context(errors: Sequence[str], smaller: str) -> str:
-    """Why llama.cpp has made no context, and what to do if the reason is memory.
+    """Why llama.cpp has made no context, and what the user can do if memory was too small.
 
     Args:
-        errors: what llama.cpp said.
-        smaller: the way out where memory does not suffice.
+        errors: llama.cpp's error messages.
+        smaller: the advice if memory was too small.
     """
-    # The first line says why, and the others what failed because of it.
+    # The first message has the reason. The later ones follow from it.
     said = errors[0] if errors else "llama.cpp gave no reason"
     return f"{said}; {smaller}" if not errors or re.search("alloc|memory|buffer", said) else said
 
@@ -134,22 +135,22 @@ def _reason(path: str, errors: list[str]) -> str:
         return f"{error}; {catalog.remedy(path)}"
     if header.kind == "adapter":
         return "it is a LoRA adapter and not a model; load the base model and pass this file as lora_path"
-    # The last lines only say that loading failed; the first one says why.
+    # The first message has the reason. The last ones only say that loading failed.
     reason = errors[0] if errors else "llama.cpp gave no reason; run again with verbose=True"
     if header.num_splits > 1:
-        return f"{reason}; its {header.num_splits} parts must lie in one folder, under the names that they came with"
+        return f"{reason}; its {header.num_splits} parts must be in one folder, with their original names"
     return f"{reason}; {catalog.remedy(path)}" if "corrupted or incomplete" in reason else reason
 
 
 class _Here(threading.local):
-    """What this thread wants of llama.cpp's messages."""
+    """How this thread wants llama.cpp's messages to be treated."""
 
     silent = 0
-    """In how many blocks it is that show none."""
+    """The number of nested `quiet` blocks."""
     errors: list[str] | None = None
-    """Where those of errors go."""
+    """The list that collects error messages; None if they are not collected."""
     raised: list[BaseException] | None = None
-    """Where goes what a signal's handler raises while one is heard."""
+    """The list that collects exceptions of signal handlers that run while a message is handled; None outside."""
 
 
 _here = _Here()
@@ -161,12 +162,12 @@ def _hear(level: int, text: bytes) -> None:
         return
     if level == _ERROR_LEVEL and _here.errors is not None:
         _here.errors.append(text.decode("utf-8", errors="replace").strip())
-    if not _here.silent and logger.level <= levels.get(level, logging.DEBUG):  # as llama_cpp has it
+    if not _here.silent and logger.level <= levels.get(level, logging.DEBUG):  # llama_cpp's own rule
         show(text.decode("utf-8", errors="replace"))
 
 
 def _fail(error: BaseException) -> None:
-    """Keep what a signal's handler raised in `_hear`."""
+    """Keep an exception that a signal handler has raised in `_hear`. Any other exception is raised."""
     if _here.raised is None or not isinstance(error, (KeyboardInterrupt, SystemExit)):
         raise error
     _here.raised.append(error)
@@ -176,9 +177,9 @@ _callback: Any = llama_cpp.llama_log_callback(_core.listen(_hear, _fail))
 
 
 def listen() -> None:
-    """Hear what llama.cpp says, where somebody has set another callback, too."""
+    """Become the receiver of llama.cpp's messages, in place of any other one."""
     llama_cpp.llama_log_set(_callback, ctypes.c_void_p(0))
-    images: Any = sys.modules.get("llama_cpp.mtmd_cpp")  # a library with a log of its own, which few load
+    images: Any = sys.modules.get("llama_cpp.mtmd_cpp")  # the library for images has its own log, and is rarely loaded
     for name in ("mtmd_helper_log_set", "mtmd_log_set"):
         if hasattr(images, name):
             getattr(images, name)(_callback, ctypes.c_void_p(0))
@@ -186,13 +187,13 @@ def listen() -> None:
 
 
 class quiet:  # noqa: N801  # it is called like the function that it stands for
-    """Within the block nothing of what llama.cpp says in this thread is shown, unless it is to be verbose.
+    """A context manager that shows none of llama.cpp's messages in this thread, unless it is disabled.
 
-    In place of llama_cpp's ``suppress_stdout_stderr``, which exchanges the streams of the whole process: what other
-    threads and child processes write meanwhile would be lost.
+    It replaces llama_cpp's ``suppress_stdout_stderr``, which redirects the streams of the whole process, so that the
+    output of other threads and of child processes gets lost.
     """
 
-    # Models are freed while the interpreter ends, too, when the names of modules are gone.
+    # Models are also freed while the interpreter ends. Then a module's global names are gone, so they are kept here.
     _here, _listen, _ends = _here, staticmethod(listen), staticmethod(sys.is_finalizing)
 
     def __init__(self, disable: bool = False) -> None:
@@ -217,10 +218,10 @@ for _name in ("llama", "_internals", "llama_chat_format"):
 
 @contextlib.contextmanager
 def captured_errors() -> Iterator[list[str]]:
-    """Within the block llama.cpp's error messages of this thread are collected.
+    """A context manager that collects llama.cpp's error messages in this thread.
 
-    While llama.cpp loads, Python runs nothing but what hears its messages, so that is where Ctrl-C and SIGTERM arrive.
-    What they raise is raised behind the block.
+    While llama.cpp loads, the only Python code that runs is the receiver of its messages. Ctrl-C and SIGTERM arrive
+    there. What their handlers raise is raised at the end of the block.
     """
     before = _here.errors, _here.raised
     errors: list[str] = []

@@ -1,4 +1,4 @@
-"""Where GGUF files of this machine lie: our own folder, and those of other programs."""
+"""The places on this machine where GGUF files are: specllama's own folder, and those of other programs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from .catalog import models_dir
 from .gguf_values import parts_of
 
 _OF_OLLAMA = "application/vnd.ollama.image.model"
-_MOST_DEEP = 6  # folders below one that is looked through: LM Studio has two
+_MOST_DEEP = 6  # levels of folders that are searched; LM Studio has two
 _FIRST = "-00001-of-"
 
 
 def model_files(beside: str) -> Iterator[tuple[str, str]]:
-    """Where each file lies that may be a model or a head, and its path: of one in several files the first.
+    """All files that may be a model or a head: the name of the place, and the path.
+
+    Of a split model it is the first part.
 
     Args:
-        beside: a model. What is in its folder comes first.
+        beside: the path of a model. The files in its folder come first.
     """
     seen = set()
     for where, path in _all_files(os.path.dirname(os.path.abspath(beside))):
@@ -33,7 +35,7 @@ def model_files(beside: str) -> Iterator[tuple[str, str]]:
 
 
 def size_of(path: str) -> int:
-    """Bytes of a model, of all its files together. 0: it is not all there."""
+    """The size of a model in bytes, with all its parts; 0 if a part is missing."""
     try:
         return sum(os.path.getsize(part) for part in parts_of(path))
     except OSError:
@@ -51,7 +53,7 @@ def _all_files(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _gguf_files(folder: str, depth: int) -> Iterator[str]:
-    """Those of a folder, and of what is in it, by their names."""
+    """The GGUF files in a folder, and in `depth` levels of folders below it, sorted by name."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
@@ -81,7 +83,7 @@ def _lm_studio_folders() -> Iterator[Path]:
 
 
 def _ollama_files() -> Iterator[str]:
-    """Files there are called by their hashes: manifests say which of them are models."""
+    """The models of ollama. Its files are named by their hashes, and its manifests say which of them are models."""
     given = os.environ.get("OLLAMA_MODELS")
     folders = (
         [Path(given)] if given else [Path("~/.ollama/models").expanduser(), Path("/usr/share/ollama/.ollama/models")]
@@ -92,7 +94,7 @@ def _ollama_files() -> Iterator[str]:
                 layers: Any = json.loads(manifest.read_bytes())["layers"]
                 blobs = [layer["digest"].replace(":", "-") for layer in layers if layer["mediaType"] == _OF_OLLAMA]
             except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                continue  # not ours to judge
+                continue  # a manifest that cannot be read is skipped
             for blob in blobs:
                 path = folder / "blobs" / os.path.basename(blob)
                 if path.is_file():

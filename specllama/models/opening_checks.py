@@ -1,4 +1,4 @@
-"""Arguments of a model's opening that llama.cpp would not survive, looked at before."""
+"""Checks the arguments for opening a model. With some values llama.cpp would end the process."""
 
 from __future__ import annotations
 
@@ -20,26 +20,29 @@ from .gguf_header import read_header
 from .gguf_values import StoredTensor, architecture_of, read_whole_header
 from .header_checks import overridden, problems
 
-# Those of llama-server's --cache-type-k: of each name the number, and how many values are one block.
 _POSITIONS = "position_embd.weight"  # [n_embd, n_ctx_train]
-_N_CTX_STEP = 256  # llama.cpp makes a context of a multiple of it
+_N_CTX_STEP = 256  # llama.cpp rounds the size of a context up to a multiple of this
 _REAL = (
     *("rope_freq_base", "rope_freq_scale", "lora_scale"),
     *("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow"),
 )
 _NEVER_NEGATIVE = ("rope_freq_base", "rope_freq_scale")
 _KINDS: dict[type, type] = {bool: bool, int: int, float: float, bytes: str}
-"""What ``kv_overrides`` may be for a value of the file."""
-_ROOM_OF_OVERRIDE = 128  # bytes of a name, and of a text, with the zero at its end
+"""The Python type that ``kv_overrides`` must have for each type of a value in the file."""
+_ROOM_OF_OVERRIDE = 128  # bytes for a name or a text, with a zero byte at the end
 
 
 def check_opening(path: str, kwargs: dict[str, Any]) -> None:
-    """Look at what goes on to ``llama_cpp.Llama`` with the model at `path`. A ``lora_path`` becomes a text.
+    """Check arguments for ``llama_cpp.Llama``. A ``lora_path`` is replaced by a string.
+
+    Args:
+        path: the model's file.
+        kwargs: the arguments, which may be changed.
 
     Raises:
-        ValueError: ``type_k`` or ``type_v`` cannot be a KV cache's, of this model or without ``flash_attn``;
-            ``lora_path`` is no LoRA adapter; or ``kv_overrides`` has a value on which llama.cpp would crash.
-        TypeError: a type that is no number, or ``kv_overrides`` that are no dict of numbers and texts.
+        TypeError: a number is expected, or ``kv_overrides`` is no dict of numbers and texts.
+        ValueError: ``type_k`` or ``type_v`` is impossible for a KV cache, for this model, or without ``flash_attn``;
+            ``lora_path`` is no LoRA adapter; or llama.cpp would crash with a value of ``kv_overrides``.
     """
     overrides = kwargs.get("kv_overrides")
     if overrides is not None:
@@ -59,10 +62,15 @@ def check_opening(path: str, kwargs: dict[str, Any]) -> None:
 
 
 def n_ctx_with_positions(path: str | os.PathLike[str], n_ctx: int, *, is_asked: bool = False) -> int:
-    """How large a context may be of a model that has learned a vector for each position: GPT-2, StarCoder, BERT.
+    """Limit the size of a context for a model with a learned vector for each position: GPT-2, StarCoder, BERT.
 
-    llama.cpp ends the process at a position that has none, and rounds sizes of contexts up. Other models have no such
-    limit. Whoever `is_asked` for is warned of a smaller one.
+    llama.cpp ends the process at a position without a vector, and rounds sizes of contexts up. For all other models the
+    size is returned unchanged.
+
+    Args:
+        path: the model's file.
+        n_ctx: the wanted size in tokens; 0 for the largest.
+        is_asked: whether the user has asked for this size. Then a limit is reported by a warning.
     """
     table = _tensors(path).get(_POSITIONS)
     if table is None:
@@ -70,9 +78,7 @@ def n_ctx_with_positions(path: str | os.PathLike[str], n_ctx: int, *, is_asked: 
     most = table.shape[-1]
     whole = most - most % _N_CTX_STEP or most
     if is_asked and n_ctx > whole:
-        warn(
-            f"n_ctx={n_ctx} is {whole} here: {os.path.basename(path)} knows {most} positions of a text, and none behind"
-        )
+        warn(f"n_ctx={n_ctx} becomes {whole}: {os.path.basename(path)} has learned {most} positions, and no more")
     return min(n_ctx or whole, whole)
 
 
@@ -101,18 +107,19 @@ def _check_overrides(path: str, overrides: Any) -> None:
     values = _values(path)
     for name, value in overrides.items():
         kind, known_kind = type(value), _KINDS.get(type(values.get(name)), type(value))
-        if kind is not known_kind:  # llama.cpp would pass it over
+        if kind is not known_kind:  # llama.cpp would ignore it
             raise TypeError(
-                f"kv_overrides has {name!r:.60}: {value!r:.100}, and its own is of the type {known_kind.__name__}"
+                f"kv_overrides has {name!r:.60}: {value!r:.100}, and the file's own value is of the type "
+                f"{known_kind.__name__}"
             )
-    known = {*problems(values)}  # of the file itself: who loads it says so
+    known = {*problems(values)}  # faults of the file itself are reported when it is loaded
     problem = next((problem for problem in problems(overridden(values, overrides)) if problem not in known), None)
     if problem is not None:
         raise ValueError(f"kv_overrides={overrides!r:.200}: {problem}, on which llama.cpp would crash")
 
 
 def override_array(overrides: Mapping[str, Any]) -> Any:
-    """``kv_overrides`` as llama.cpp takes them, as llama_cpp makes it. It must live until the model is loaded."""
+    """``kv_overrides`` as llama.cpp takes them, made as in llama_cpp. The array must live until the model is loaded."""
     array = (llama_cpp.llama_model_kv_override * (len(overrides) + 1))()
     for one, (name, value) in zip(array, overrides.items(), strict=False):
         one.key = name.encode()
@@ -128,7 +135,7 @@ def override_array(overrides: Mapping[str, Any]) -> Any:
 
 
 def _values(path: str) -> dict[str, Any]:
-    """The file's metadata; none if it is damaged, which is said where it is loaded."""
+    """The file's metadata; empty if the file is damaged, which is reported when it is loaded."""
     with contextlib.suppress(ValueError, OSError):
         return read_whole_header(path)[0]
     return {}
@@ -158,7 +165,7 @@ def _check_cache_type(path: str, name: str, kwargs: Mapping[str, Any], kind: str
 
 
 def _head_sizes(path: str, overrides: Mapping[str, Any] | None, kind: str) -> Iterator[int]:
-    """The sizes of the heads that the file names."""
+    """The sizes of the model's attention heads, for keys or for values."""
     values = overridden(_values(path), overrides)
     prefix = architecture_of(values)
     heads = np.atleast_1d(values.get(f"{prefix}.attention.head_count", 0)).max(initial=0)
@@ -181,7 +188,7 @@ def _check_numbers(kwargs: Mapping[str, Any]) -> None:
 
 def _n_ctx_train(path: str, overrides: Mapping[str, Any] | None) -> Any:
     values = overridden(_values(path), overrides)
-    return values.get(f"{architecture_of(values)}.context_length", True)  # llama.cpp refuses a file that lacks it
+    return values.get(f"{architecture_of(values)}.context_length", True)  # llama.cpp refuses a file without it
 
 
 def _checked_lora(lora: Any) -> str:
@@ -200,7 +207,14 @@ def _checked_lora(lora: Any) -> str:
 
 @contextlib.contextmanager
 def lora_errors(reasons: list[str]) -> Iterator[None]:
-    """Within the block a LoRA adapter that llama.cpp refuses is an error. llama_cpp uses its null pointer otherwise."""
+    """A context manager: raise an error if llama.cpp refuses a LoRA adapter. llama_cpp would use its null pointer.
+
+    Args:
+        reasons: llama.cpp's error messages, which are read when the error is raised.
+
+    Raises:
+        ValueError: llama.cpp has refused the adapter.
+    """
 
     def check(adapter: Any, *_: Any) -> Any:
         if not adapter:

@@ -1,4 +1,4 @@
-"""Other sizes of a model, made by llama.cpp's quantizer."""
+"""Makes other sizes of a model with llama.cpp's quantizer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .gguf_header import GgufHeader, read_header
 
 _CHILD = "from specllama.models._quantize_worker import main; sys.exit(main(sys.argv[1:]))"
 Progress = Callable[[str, int, int], None]
-"""Hears what is done, how many tensors, and of how many."""
-_FEWER = 0.5  # bits of a weight: two types that differ by less are as good as each other
-_WHOLE = 16  # bits of a weight: such a type has all of what it was made from
+"""A function that is told the step, how many tensors are done, and how many there are."""
+_FEWER = 0.5  # bits per weight: types whose difference is smaller count as equally good
+_WHOLE = 16  # bits per weight: a file with as many has lost nothing of the original
 _ELSEWHERE = "name a file on another disk with --output"
-_HEADER_ROOM = 64 << 20  # Vocabulary and padding, next to the weights.
+_HEADER_ROOM = 64 << 20  # bytes for the vocabulary and padding besides the weights
 
 
 class QuantizeError(RuntimeError):
@@ -29,14 +29,15 @@ class QuantizeError(RuntimeError):
 
 
 def default_output(model: str | os.PathLike[str], file_type: str) -> Path:
-    """Where `quantize` writes when it is not told: the cache for a catalog name, else beside the file.
+    """The file that `quantize` writes by default: for a catalog name in the cache, otherwise beside the model.
 
     Raises:
-        ValueError: a type of a model of the catalog, from which others are not made under the model's name.
+        ValueError: the source is a lossy type of a catalog model. Its result would have the name of one made from the
+            original.
     """
     entry = _catalog_entry(model)
     if entry is not None:
-        # The file of that name is the one that was made from the original, or from what lost nothing of it.
+        # The name of a catalog model is for files that were made from the original, or from a type that lost nothing.
         source, wanted = os.fspath(model).partition(":")[2], parse_file_type(file_type)
         is_less = bool(source) and wanted != parse_file_type(source) and FILE_TYPES[parse_file_type(source)] < _WHOLE
         if is_less and Path(resolve(model)) != entry.path:
@@ -50,9 +51,9 @@ def default_output(model: str | os.PathLike[str], file_type: str) -> Path:
 
 
 def what_stays_lost(source: str | os.PathLike[str], file_type: str) -> str | None:
-    """What to know of a file with more bits than the one that it is made from; None where nothing was lost before."""
+    """A warning for a file that gets more bits than its source had; None if the source has lost nothing."""
     bits, wanted, entry = read_header(resolve(source)).bits, parse_file_type(file_type), _catalog_entry(source)
-    if entry is not None:  # all of its types are made of this one
+    if entry is not None:  # all its types are made from the file of the catalog
         bits = min(bits, FILE_TYPES[entry.type])
     if bits > _WHOLE - _FEWER or FILE_TYPES[wanted] < bits + _FEWER:
         return None
@@ -70,23 +71,26 @@ def quantize(
     threads: int = 0,
     on_progress: Progress | None = None,
 ) -> Path:
-    """Write a model in another type, and return the path of the new file.
+    """Write a model with another type.
 
-    It gets its name only when it is whole. A model that is quantized already is converted again, which cannot bring
-    back what its own type lost: F16 made from Q4_K_M computes the same function as the Q4_K_M.
+    The file gets its name only when it is complete. A model that is quantized already is converted, which cannot
+    restore what it has lost: F16 made from Q4_K_M computes the same function as Q4_K_M.
 
     Args:
         model: a GGUF file, or the catalog name of a downloaded model.
-        file_type: one of `specllama.models.catalog.FILE_TYPES`, in any case.
-        output: the file to write; `default_output` if None. An existing file is replaced.
-        threads: 0 uses all cores.
-        on_progress: hears how far it is.
+        file_type: one of `specllama.models.catalog.FILE_TYPES`, in upper or lower case.
+        output: the file to write; None for `default_output`. An existing file is replaced.
+        threads: the number of threads; 0 for all cores.
+        on_progress: is told the progress.
+
+    Returns:
+        The path of the new file.
 
     Raises:
-        FileNotFoundError: the model is not there.
-        ValueError: not a whole model in one GGUF file, an unknown type, or an output that is the input.
+        FileNotFoundError: there is no such model.
+        ValueError: the model is not complete in one GGUF file, the type is unknown, or the output is the input.
         OSError: the disk is too small, or cannot be written.
-        QuantizeError: llama.cpp failed; the message has its reason.
+        QuantizeError: llama.cpp failed. The message has its reason.
     """
     if threads < 0:
         raise ValueError(f"threads is {threads}: give the number of threads, or 0 for all cores")
@@ -98,7 +102,7 @@ def quantize(
         raise ValueError(f"the output {destination} is the input: name another one with --output")
     if destination.is_dir():
         raise ValueError(f"the output {destination} is a folder: name a file in it")
-    if destination.exists() and not destination.is_file():  # a device, which would be replaced
+    if destination.exists() and not destination.is_file():  # a device, for example, must not be replaced
         raise ValueError(f"the output {destination} is no file: name another one with --output")
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -121,13 +125,17 @@ def quantize(
 
 
 def _catalog_entry(model: str | os.PathLike[str]) -> Model | None:
-    """The catalog model that the argument names, as `resolve` would read it: an existing path wins."""
+    """The catalog model that the argument names; None if it is a path, as in `resolve`."""
     text = os.fspath(model)
     return None if os.path.exists(text) else catalog().models.get(text.partition(":")[0].lower())
 
 
 def _check_model(path: Path) -> GgufHeader:
-    """Refuse what llama.cpp's quantizer cannot take, by a reason better than its own."""
+    """Check that llama.cpp's quantizer can read a file. The reasons here are clearer than its own.
+
+    Raises:
+        FileNotFoundError, ValueError: it cannot.
+    """
     header = read_header(path)
     if header.num_splits > 1:
         raise ValueError(f"{path} is one of {header.num_splits} parts: merge them first (`llama-gguf-split --merge`)")
@@ -164,7 +172,7 @@ def _run_worker(source: Path, destination: Path, file_type: str, threads: int, o
             errors.seek(0)
             lines = [line.strip() for line in errors.read().splitlines() if line.strip(" \t=")]
             reason = lines[-1] if lines else f"its process ended with code {process.returncode}"
-            if "iostream error" in reason:  # C++ knows no more of a file that cannot be written
+            if "iostream error" in reason:  # C++ does not say why a file cannot be written
                 reason += f"; make room in {destination.parent}, or {_ELSEWHERE}"
             elif "corrupted or incomplete" in reason:
                 reason += f"; {remedy(os.fspath(source))}"

@@ -1,4 +1,4 @@
-"""How many tokens files have in common, by their headers alone."""
+"""Counts the tokens that two files have in common. Only their headers are read."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from .gguf_values import StoredTexts, read_without_texts
 from .written_tokens import written_tokens
 
 NEARLY_EQUAL = 0.9
-"""Of each vocabulary's tokens so many must be in the other one, unless one is the other's beginning. Where fewer are,
-texts are cut otherwise.
+"""The share of each vocabulary's tokens that must be in the other one, unless one is the beginning of the other.
+
+With fewer, the two tokenizers split texts differently.
 """
 LEAST_COMMON = 0.02
-"""A draft of another tokenizer must have so many of the target's tokens. With fewer it drafts next to nothing."""
+"""The share of the target's tokens that a draft of another tokenizer must have. With fewer it drafts almost nothing."""
 _PADDING = re.compile(rb"\[PAD-?\d+\]|<\|?(unused|reserved)[^>]*>")
-_SAMPLE = 1 << 16  # bytes: files that begin alike and have as many tokens are of one vocabulary
+_SAMPLE = 1 << 16  # bytes: files with equal beginnings and equally many tokens have one vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
 class Shared:
-    """What a draft's vocabulary has of its target's.
+    """How much of a target's vocabulary a draft has.
 
     Attributes:
-        share: of the target's tokens, padding left out, so many; of another tokenizer's those that write the same.
-        is_foreign: texts are cut otherwise.
+        share: the share of the target's tokens, without padding. With another tokenizer, tokens are equal if they write
+            the same text.
+        is_foreign: whether the draft's tokenizer splits texts differently.
     """
 
     share: float
@@ -33,10 +35,10 @@ class Shared:
 
 
 class SharedTokens:
-    """The tokens of a target, with which those of other files are compared.
+    """The tokens of a target, to compare the tokens of other files with.
 
     Args:
-        target: where its tokens are.
+        target: the place of its tokens.
     """
 
     def __init__(self, target: StoredTexts) -> None:
@@ -44,12 +46,13 @@ class SharedTokens:
         self._known: dict[tuple[int, bytes], Shared | None] = {}
 
     def share(self, other: StoredTexts) -> Shared | None:
-        """What of the target's tokens is in the other file, too.
+        """How many of the target's tokens another file has. Files with equal vocabularies are compared only once.
 
-        None: so few that the other one cannot draft. Files of one vocabulary are compared once.
+        Returns:
+            None if it has too few to draft.
 
         Raises:
-            ValueError: a damaged file.
+            ValueError: the file is damaged.
             OSError: it cannot be read.
         """
         key = (other.count, other.beginning(_SAMPLE))
@@ -91,9 +94,12 @@ class SharedTokens:
 
 
 def have_same_tokens(one: str, other: str) -> bool:
-    """Whether two files have the same tokens by the same ids.
+    """Whether two files have the same tokens with the same ids.
 
-    It takes a tenth of the time that it takes to load a vocabulary. False if one of them is no model that can be read.
+    This takes a tenth of the time for loading a vocabulary.
+
+    Returns:
+        False also if one of them is no model, or cannot be read.
     """
     try:
         (_, ours), (_, theirs) = (read_without_texts(path, until_tokens=True) for path in (one, other))

@@ -1,6 +1,6 @@
-"""Heads that read the target's final state alone: Medusa, Hydra and blockwise parallel heads. The format is our own.
+"""Files of heads that read only the target's final hidden state: Medusa, Hydra and blockwise parallel heads.
 
-See docs/make-your-own-draft.md for the names of values and tensors.
+The format is our own. docs/make-your-own-draft.md lists the names of its values and tensors.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _F32 = 0
 
 
 def vocabulary_hash(tokens: Sequence[bytes]) -> str:
-    """Of the texts of all tokens."""
+    """A hash of the texts of all tokens, in hexadecimal."""
     return hashlib.sha256(b"\0".join(tokens)).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
 class StateHeadFile:
-    """Such a head in a file.
+    """The description of such a head in a file.
 
     Attributes:
         path: the file.
         kind: ``"medusa"``, ``"hydra"`` or ``"blockwise"``.
-        hidden_size: numbers in the state of the target that it reads.
-        num_places: how many tokens it drafts, at most.
-        num_layers: of each place.
-        n_vocab: tokens of the target.
-        vocabulary: a hash of their texts, see `vocabulary_hash`; empty: the target has none.
-        tensors: where they are, by name.
+        hidden_size: how many numbers the target's hidden state has.
+        num_places: the most tokens that it drafts at once.
+        num_layers: the number of layers for each of these tokens.
+        n_vocab: the number of tokens in the target's vocabulary.
+        vocabulary: the `vocabulary_hash` of the target; empty if the file has none.
+        tensors: the place of each tensor in the file, by name.
     """
 
     path: str
@@ -55,10 +55,15 @@ class StateHeadFile:
     tensors: Mapping[str, StoredTensor]
 
     def require_fit(self, *, n_layer: int, n_embd: int, n_vocab: int) -> None:
-        """Refuse a head for another target.
+        """Check that the head was made for a target.
+
+        Args:
+            n_layer: not used.
+            n_embd: how many numbers a hidden state of the target has.
+            n_vocab: the number of tokens in the target's vocabulary.
 
         Raises:
-            ValueError: what does not fit.
+            ValueError: the head does not fit.
         """
         require_width(self.path, self.hidden_size, n_embd)
         if self.n_vocab != n_vocab:
@@ -69,14 +74,14 @@ class StateHeadFile:
         require_tokens(self.path, self.tensors, self.n_vocab, n_vocab, has_matrix=True)
 
     def require_vocabulary(self, target: str) -> None:
-        """Refuse a head for a target of another vocabulary.
+        """Check that the target has the vocabulary that the head was made for.
 
         Args:
             target: the target's file.
 
         Raises:
-            ValueError: it has another one.
-            OSError: it cannot be read.
+            ValueError: it has another one, or its header is damaged.
+            OSError: the file cannot be read.
         """
         tokens = read_whole_header(parts_of(target)[0])[0].get("tokenizer.ggml.tokens")
         if self.vocabulary and isinstance(tokens, list) and vocabulary_hash(tokens) != self.vocabulary:
@@ -86,18 +91,18 @@ class StateHeadFile:
             )
 
     def bytes_of(self, name: str) -> npt.NDArray[np.uint8]:
-        """A tensor as the file holds it, mapped.
+        """The bytes of a tensor, mapped from the file. There may be further bytes at the end.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no such tensor.
         """
         return mapped(self.path, self.tensor(name))
 
     def floats(self, name: str) -> npt.NDArray[np.float32]:
-        """A vector.
+        """A vector as an array [n].
 
         Raises:
-            ValueError: there is none, or not of floats.
+            ValueError: there is no such tensor, or its type is not F32.
         """
         tensor = self.tensor(name)
         if tensor.kind != _F32:
@@ -105,17 +110,17 @@ class StateHeadFile:
         return np.frombuffer(stored(self.path, tensor, 4 * tensor.size), "<f4").astype(np.float32)
 
     def tokens(self) -> npt.NDArray[np.int32]:
-        """What its rows say; empty: all tokens, in their order."""
+        """The token of each row of the output matrix, as an array [rows]. It is empty if row i is token i."""
         if "d2t" not in self.tensors:
             return np.empty(0, np.int32)
         tensor = self.tensors["d2t"]
         return np.frombuffer(stored(self.path, tensor, 8 * tensor.size), "<i8").astype(np.int32)
 
     def tensor(self, name: str) -> StoredTensor:
-        """Where it is.
+        """The place of a tensor in the file.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no such tensor.
         """
         if name not in self.tensors:
             raise ValueError(f"{self.path} is a head that is damaged: it has no {name}")
@@ -123,10 +128,10 @@ class StateHeadFile:
 
 
 def mapped(path: str, tensor: StoredTensor) -> npt.NDArray[np.uint8]:
-    """The bytes of a tensor behind which no other may lie: all up to the end of the file.
+    """The bytes of a file from a tensor on, up to the end of the file. Later tensors may be among them.
 
     Raises:
-        ValueError: it begins behind that.
+        ValueError: the file ends before the tensor begins.
     """
     size = os.path.getsize(path)
     if tensor.offset >= size:
@@ -135,10 +140,13 @@ def mapped(path: str, tensor: StoredTensor) -> npt.NDArray[np.uint8]:
 
 
 def read_state_head(path: str | os.PathLike[str]) -> StateHeadFile | None:
-    """What a file says of such a head in it; None if it is something else, or no whole GGUF file.
+    """Read the description of such a head.
+
+    Returns:
+        None if the file is something else, or no whole GGUF file.
 
     Raises:
-        ValueError: one that does not say what it is.
+        ValueError: its description is incomplete or out of range.
     """
     try:
         found = os.stat(path)
@@ -147,7 +155,7 @@ def read_state_head(path: str | os.PathLike[str]) -> StateHeadFile | None:
     return _read(os.fspath(path), found.st_mtime_ns, found.st_size)
 
 
-@functools.lru_cache(maxsize=8)  # a draft is asked about before its target is opened, and after
+@functools.lru_cache(maxsize=8)  # every draft is read twice: before its target is opened, and after
 def _read(path: str, changed: int, size: int) -> StateHeadFile | None:
     try:
         architecture = architecture_of(read_without_texts(path, until_tokens=True)[0])

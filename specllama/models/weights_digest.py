@@ -1,4 +1,4 @@
-"""A short name for the weights in a file, of which only a part is read: it takes milliseconds, whatever their size."""
+"""A digest of the weights in a file. Only samples are read, so that it takes milliseconds for a file of any size."""
 
 from __future__ import annotations
 
@@ -15,39 +15,45 @@ from .gguf_values import StoredTensor, parts_of, read_whole_header
 
 _ARCHITECTURE = "general.architecture"
 _OF_NO_WEIGHT = ("tokenizer.", "split.", "general.")
-"""What the names of metadata begin with that say nothing of what the weights compute. Copies differ in it."""
-_ALL = 1 << 20  # bytes of all tensors together that are read
-_PLACES = 4  # of a tensor of which not all is read
+"""The beginnings of the names of metadata that do not change what the weights compute. Copies may differ in these."""
+_ALL = 1 << 20  # bytes that are read of all tensors together
+_PLACES = 4  # samples of a tensor that is not read as a whole
 
 
 class Digest:
-    """What a file says of its weights. Its tensors are read when the digest is asked for.
+    """A digest of the weights in a file. The tensors are read when `digest` is called.
 
     Args:
-        path: the file, the first one if it is one of several.
-        values: the metadata of its header.
-        tensors: where its tensors are.
+        path: the file, or the first part of a split one.
+        values: the metadata in its header.
+        tensors: the place of each tensor in the file, by name.
+
+    Attributes:
+        values: the metadata that say how the weights are used.
     """
 
     def __init__(self, path: str, values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:
         self.values = {name: value for name, value in values.items() if _is_of_weights(name)}
-        """The metadata that say how the weights are used."""
         self._path = path
         self._tensors = tensors
 
     def changed_by(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of ``kv_overrides`` that say another thing than the file of how the weights are used."""
+        """The ``kv_overrides`` that change how the weights are used.
+
+        Those that repeat the file's value are left out.
+        """
         named = {name: value for name, value in overrides.items() if _is_of_weights(name)}
         return {name: value for name, value in named.items() if not _same(self.values.get(name), value)}
 
     def digest(self) -> str:
-        """The same for copies of a file under other names, and for its parts. Another one if any tensor is another.
+        """The digest, in hexadecimal. Copies with other names have the same digest.
 
-        Of a large tensor it sees a change in some places only. Read it while the file is that which was loaded.
+        Files with different weights have different digests, unless they differ only between the samples of large
+        tensors. Call it while the file is still the one that was loaded.
 
         Raises:
             OSError: a file cannot be read.
-            ValueError: a further one of several is damaged.
+            ValueError: another part of a split file is damaged.
         """
         files = {self._path: self._tensors}
         for part in parts_of(self._path):
@@ -73,11 +79,11 @@ class Digest:
 
 
 def digest_of_file(path: str) -> str:
-    """The digest of a file that is not loaded as a model, such as a LoRA adapter. See `Digest`.
+    """The digest of a file that is not loaded as a model, such as a LoRA adapter.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is damaged.
+        OSError: the file cannot be read.
+        ValueError: the file is damaged.
     """
     return Digest(path, *read_whole_header(path)).digest()
 
@@ -87,7 +93,7 @@ def _is_of_weights(name: str) -> bool:
 
 
 def _with_extents(path: str, tensors: Mapping[str, StoredTensor]) -> Iterator[tuple[str, StoredTensor, int]]:
-    """Each tensor, and how many bytes there are up to the next one."""
+    """Each tensor, with the number of bytes up to the next one."""
     ordered = sorted(tensors.items(), key=lambda item: item[1].offset)
     ends = [*(tensor.offset for _, tensor in ordered[1:]), os.path.getsize(path)]
     for (name, tensor), end in zip(ordered, ends, strict=True):
@@ -95,7 +101,7 @@ def _with_extents(path: str, tensors: Mapping[str, StoredTensor]) -> Iterator[tu
 
 
 def _pieces(extent: int, most: int) -> Iterator[tuple[int, int]]:
-    """Where a tensor is read, and how many bytes."""
+    """The samples of a tensor: where each one begins, and its size. Both are in bytes."""
     if extent <= most:
         yield 0, extent
         return
@@ -107,7 +113,7 @@ def _pieces(extent: int, most: int) -> Iterator[tuple[int, int]]:
 def _same(of_file: Any, given: Any) -> bool:
     if isinstance(given, str):
         return bool(of_file == given.encode())
-    if isinstance(given, float):  # a file has 32 bits of it
+    if isinstance(given, float):  # a file stores 32 bits of a float
         return isinstance(of_file, float) and bool(np.float32(of_file) == np.float32(given))
     return type(of_file) is type(given) and bool(of_file == given)
 

@@ -1,4 +1,4 @@
-"""What the tokens of a file write, so that those of different tokenizers can be compared. Nothing is loaded."""
+"""The text that each token of a file writes, for comparing different tokenizers. Only the header is read."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from .gguf_values import read_without_texts
 
 _BYTE_LEVEL = b"gpt2"
-_OF_TEXT = (1, 4, 6)  # llama.cpp's types: normal, of the user, a byte
-_BETWEEN = "\u2028"  # no token has it
+_OF_TEXT = (1, 4, 6)  # llama.cpp's types of tokens: normal, defined by the user, byte
+_BETWEEN = "\u2028"  # a character that is in no token
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
 def _character_of_bytes() -> dict[int, int]:
-    """What stands for each byte where a tokenizer merges bytes (GPT-2's ``bytes_to_unicode``), the other way around."""
+    """The byte that each character in a byte-level token stands for: GPT-2's ``bytes_to_unicode``, inverted."""
     printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = (byte for byte in range(256) if byte not in printed)
     return {**{byte: byte for byte in printed}, **{256 + i: byte for i, byte in enumerate(others)}}
@@ -25,13 +25,13 @@ _BYTES = _character_of_bytes()
 
 
 def written_tokens(path: str) -> frozenset[str]:
-    """The texts that tokens of a file write, each byte as the character of its number.
+    """The texts that the tokens of a file write. Each byte is the character with its number (Latin-1).
 
-    Special tokens and padding write none. A hundred thousand of them take about a tenth of a second.
+    Special tokens and padding write nothing and are left out. A vocabulary of 100,000 tokens takes about 0.1 seconds.
 
     Raises:
-        ValueError: a damaged file, or one without tokens.
-        OSError: it cannot be read.
+        ValueError: the file is damaged, or has no tokens.
+        OSError: the file cannot be read.
     """
     values, tokens = read_without_texts(path)
     if tokens is None:

@@ -1,1 +1,1 @@
-"""Drafts for models that have none, trained on the user's own machine. PyTorch is imported here alone, when needed."""
+"""Trains drafts on the user's own machine, for models that have none. Nothing else in specllama imports PyTorch."""

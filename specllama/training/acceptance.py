@@ -1,4 +1,4 @@
-"""How often a head is right: what a draft of so many tokens would be accepted for."""
+"""Measures how often a head predicts the right token, and so how many of its drafted tokens would be accepted."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .head import STEPS, AnyHead
 
 @dataclasses.dataclass(frozen=True)
 class Acceptance:
-    """Of texts that the head has not learned from, step by step.
+    """How often a head is right on texts that it has not learned from. Step s drafts the s-th token.
 
     Attributes:
-        greedy: at temperature 0, given that the steps before were right.
-        sampled: at temperature 1: the mass that head and target have in common, on the text's own tokens.
-        places: how many drafts were begun.
+        greedy: for each step, the share of right tokens at temperature 0, given that the steps before were right.
+        sampled: for each step, the probability of acceptance at temperature 1: the sum of min(p, q) over the tokens.
+        places: how many drafts were measured.
     """
 
     greedy: tuple[float, ...]
@@ -27,7 +27,7 @@ class Acceptance:
 
     @property
     def length(self) -> float:
-        """Tokens accepted of a draft of three at temperature 0, in the mean."""
+        """The mean number of accepted tokens in a draft of `STEPS` tokens, at temperature 0."""
         alive, total = 1.0, 0.0
         for one in self.greedy:
             alive *= one
@@ -35,13 +35,13 @@ class Acceptance:
         return total
 
     def __str__(self) -> str:
-        """In percent."""
+        """The shares at temperature 0 in percent, such as "60 / 45 / 35 %"."""
         return " / ".join(f"{100 * one:.0f}" for one in self.greedy) + " %"
 
 
 @torch.no_grad()
 def acceptance(head: AnyHead, batches: Iterable[Batch]) -> Acceptance:
-    """Measure a head."""
+    """Measure a head on batches that it has not learned from."""
     right, alive_before = [0] * STEPS, [0] * STEPS
     shared, places = [0.0] * STEPS, [0] * STEPS
     for batch in batches:
@@ -51,7 +51,7 @@ def acceptance(head: AnyHead, batches: Iterable[Batch]) -> Acceptance:
             logits = head.logits(multiplied).float()
             guess = logits.argmax(-1)
             is_right = (guess == batch.best) & batch.learned
-            if step > 0:  # the draft began so many places before
+            if step > 0:  # in each further step a draft is one place further on
                 alive = torch.nn.functional.pad(alive, (1, 0))[:, :-1] & batch.learned
             alive_before[step] += int(alive.sum())
             alive = alive & is_right

@@ -1,4 +1,4 @@
-"""What a head is shown at once: windows of texts, cut and padded to one length."""
+"""Makes batches for training: windows of texts, cut and padded to one length."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from .shards import Example, examples, shard_paths
 from .target import Target
 from .text import HELD_OUT
 
-_WINDOW = 256  # places at once
-_MEASURED = 30_000  # places, of those that are held out: their share is known to half a percent then
-_BEFORE = 64  # places before the first that is learned: what the head's attention sees
+_WINDOW = 256  # places in a window
+_MEASURED = 30_000  # held-out places that are measured, which gives shares to half a percent
+_BEFORE = 64  # places before the first learned one, which the head's attention can see
 
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Windows of some texts.
+    """Windows of several texts.
 
-    Place p has the token p + 1 and the target's state of p, and the head says the token p + 2.
+    At place p the head reads token p + 1 and the target's states of token p, and predicts token p + 2. The head's rows
+    are the rows of its output matrix, one for each token that it can draft.
 
     Attributes:
-        embedded: of the tokens [batch, places, n_embd].
-        states: of the target, side by side [batch, places, num_read * n_embd].
-        likely: rows of the head's that are likely [batch, places, k].
-        shares: their probabilities in the target's distribution [batch, places, k].
-        best: the row of the target's likeliest token, -1 if there is none [batch, places].
-        follows: the row of the token that follows in the text, -1 where there is none [batch, places].
-        learned: the places that are learned [batch, places].
+        embedded: the embeddings of the tokens that are read [batch, places, n_embd].
+        states: the target's states of each token, joined [batch, places, num_read * n_embd].
+        likely: the rows of the most likely next tokens [batch, places, k].
+        shares: the target's probabilities of these [batch, places, k].
+        best: the row of the target's most likely token, or -1 if no row has this token [batch, places].
+        follows: the row of the token that follows in the text, or -1 if no row has this token [batch, places].
+        learned: whether the place is learned [batch, places].
     """
 
     embedded: torch.Tensor
@@ -45,13 +46,13 @@ class Batch:
 
 
 class Batches:
-    """Makes batches of shards.
+    """Makes batches from the shards in a folder.
 
     Args:
-        target: whose embeddings they need.
-        rows: the tokens that the head says, in ascending order.
-        folder: of the shards.
-        device: where the batches are to be.
+        target: the target, which has the embeddings.
+        rows: the tokens that the head can draft, in ascending order.
+        folder: the folder of the shards.
+        device: PyTorch's device for the batches.
     """
 
     def __init__(self, target: Target, rows: npt.NDArray[np.int64], folder: Path, device: str) -> None:
@@ -69,22 +70,22 @@ class Batches:
         self._embeddings = torch.from_numpy(target.embeddings(tokens).astype(np.float16))
 
     def sizes(self) -> torch.Tensor:
-        """Root mean square of each number of the states in the first shard [num_read * n_embd]."""
+        """The root mean square of each number of the states, over the first shard [num_read * n_embd]."""
         with np.load(self._paths[0]) as file:
             states = file["states"]
         some = states[:: max(1, len(states) // 4096)].astype(np.float32).reshape(-1, states.shape[1] * states.shape[2])
         return torch.from_numpy(np.sqrt((some**2).mean(0)) + 1e-3)
 
     def size_of_token(self) -> float:
-        """The same of all numbers of the tokens' embeddings."""
+        """The root mean square of all numbers in the tokens' embeddings."""
         return float(self._embeddings.float().square().mean().sqrt()) + 1e-6
 
     def count(self, cells: int) -> int:
-        """How many batches of so many places one pass has."""
+        """The number of batches in one pass over the text. A batch has at most `cells` places."""
         return sum(1 for _ in self._indexed(cells, 0))
 
     def learned(self, cells: int, epoch: int) -> Iterator[Batch]:
-        """The batches of one pass, in an order of its own, which is always the same."""
+        """The batches of one pass, in a random order that depends on `epoch` alone."""
         rng = np.random.default_rng(epoch)
         for number in rng.permutation(len(self._paths)):
             windows = [w for i, e in examples(self._paths[number]) if i % HELD_OUT for w in _windows(e)]
@@ -93,7 +94,7 @@ class Batches:
                 yield self.batch([windows[order[i]] for i in part])
 
     def held_out(self, cells: int = 4096) -> Iterator[Batch]:
-        """What is never learned: as much of it as measuring needs."""
+        """Batches of the texts that are never learned, as many as measuring needs."""
         places = 0
         for path in self._paths:
             if places >= _MEASURED:
@@ -104,7 +105,7 @@ class Batches:
                 yield self.batch([windows[i] for i in part])
 
     def batch(self, windows: Sequence[Example]) -> Batch:
-        """The windows side by side."""
+        """Put windows side by side into a batch."""
         places = max(map(_size, windows))
         width, k = windows[0].states[0].size, windows[0].likely.shape[1]
         tokens = np.zeros((len(windows), places), np.int64)
@@ -127,7 +128,7 @@ class Batches:
         return Batch(*(tensor.to(self._device) for tensor in found))
 
     def _indexed(self, cells: int, epoch: int) -> Iterator[list[int]]:
-        """The groups of one pass, from the sizes alone."""
+        """The groups of windows of one pass. Only the sizes are read."""
         rng = np.random.default_rng(epoch)
         for number in rng.permutation(len(self._paths)):
             with np.load(self._paths[number]) as file:
@@ -142,7 +143,7 @@ def _size(window: Example) -> int:
 
 
 def _cuts(start: int, count: int) -> Iterable[tuple[int, int]]:
-    """Where the windows of a text begin and end."""
+    """The beginnings and ends of a text's windows, as token indices."""
     begin = max(0, start - 2 - _BEFORE)
     return ((at, min(at + _WINDOW + 1, count)) for at in range(begin, count - 2, _WINDOW))
 
@@ -162,7 +163,7 @@ def _windows(example: Example) -> list[Example]:
 
 
 def _groups(sizes: Sequence[int], cells: int) -> Iterator[list[int]]:
-    """Neighbours that have so many places together, padding included."""
+    """Groups of neighbours. With padding, each group has at most `cells` places."""
     group: list[int] = []
     longest = 0
     for index, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""Writes a head as a GGUF: of the architecture ``eagle3``, which llama.cpp opens, too, or of one of our own."""
+"""Writes a head as a GGUF file: with llama.cpp's architecture ``eagle3``, or with one of our own."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .torch_here import require_gguf_package
 from .work import replacing
 
 _ARCH = "eagle3"
-_N_CTX = 131_072  # it knows places only by how far they are apart
-_BLOCK = 32  # of a row, in the types that are written
+_N_CTX = 131_072  # the head has no limit of its own: it only knows distances between tokens
+_BLOCK = 32  # numbers in a block, in the types that are written
 NAMES = {
     "q": "blk.0.attn_q",
     "k": "blk.0.attn_k",
@@ -35,11 +35,11 @@ NAMES = {
     "of_ffn.weight": "blk.0.ffn_norm",
     "of_output.weight": "output_norm",
 }
-"""The weights' names in the trainer, and in the file."""
+"""The name of each weight in the trainer, and its name in the file."""
 
 
 def tensors_of(head: AnyHead) -> dict[str, npt.NDArray[np.float32]]:
-    """The weights by their names in the file. What the states are divided by is in the matrices there."""
+    """The weights by their names in the file. There the matrices include the division by the size of the states."""
     if isinstance(head, StateHead):
         found = head.tensors()
     else:
@@ -60,16 +60,19 @@ def write_head(
     acceptance: Acceptance,
     num_tokens: int,
 ) -> Path:
-    """Write a head. It gets its name when it is whole.
+    """Write a head. The file gets its name when it is complete.
 
     Args:
-        path: the file.
-        target: the head's.
-        head: its weights.
-        rows: the tokens that it says.
-        file_type: ``"F32"``, ``"Q8_0"`` or ``"Q4_0"``, of matrices whose rows have whole blocks.
-        acceptance: what was measured.
-        num_tokens: of the text that it has learned from.
+        path: the file to write.
+        target: the target of the head.
+        head: the head.
+        rows: the tokens that it can draft.
+        file_type: ``"F32"``, ``"Q8_0"`` or ``"Q4_0"``. It is used for matrices whose rows can be divided into blocks.
+        acceptance: the measured acceptance, for the metadata.
+        num_tokens: how many tokens of text the head has learned from, for the metadata.
+
+    Returns:
+        `path`.
 
     Raises:
         OSError: the disk is full, or cannot be written.
@@ -141,7 +144,7 @@ def _add_sizes_of_states(writer: Any, target: Target, shape: StateShape) -> None
 
 
 def _copy_tokenizer(writer: Any, target: str, gguf: Any) -> None:
-    """All that the target's file says of its vocabulary, but for its chats."""
+    """Copy all metadata about the target's tokenizer, except for its chat templates."""
     for name, field in gguf.GGUFReader(parts_of(target)[0]).fields.items():
         if name.startswith("tokenizer.") and not name.startswith("tokenizer.chat_template"):
             writer.add_key_value(

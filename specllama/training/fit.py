@@ -1,4 +1,4 @@
-"""The training itself: it goes on where it was, and keeps the best weights."""
+"""The training loop. It resumes where an earlier process has stopped, and keeps the best weights."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ from .torch_here import computes_bfloat16, save
 from .work import Work
 
 EPOCHS = 4
-"""Passes over the text: more than five make EAGLE-3 heads worse."""
+"""The number of passes over the text. With more than five, EAGLE-3 heads become worse."""
 CHECKPOINT = 240.0
-"""Seconds between two checkpoints, at most."""
-_FURTHER = 0.25  # of these, where a head is trained further
-_WARM_UP = 0.01  # of the training
+"""The most seconds between two checkpoints."""
+_FURTHER = 0.25  # the factor of the learning rates for a head that is trained further
+_WARM_UP = 0.01  # of the training, in which the learning rates rise
 _LARGEST_GRADIENT = 1.0
 _LEAST_CELLS, _MOST_CELLS, _BATCHES = 256, 4096, 800
-_MEASURES = 12  # of a training
+_MEASURES = 12  # how often the head is measured in a training
 
 
 def cells_of(num_cells: int) -> int:
-    """Places in a batch: as many as leave enough batches of so many places, all passes together."""
+    """The number of places in a batch, chosen so that all passes together have enough batches."""
     return int(np.clip(num_cells // _BATCHES, _LEAST_CELLS, _MOST_CELLS))
 
 
 def loss_of(head: AnyHead, batch: Batch) -> torch.Tensor:
-    """Cross-entropy of the head's guesses with the target's distribution over its likeliest tokens, all steps alike.
+    """The cross-entropy between the head's distribution and the target's, which is cut to its most likely tokens.
 
-    The entropy of the target's does not depend on the weights: this is the Kullback-Leibler divergence but for it.
+    The mean is over all steps, with equal weights. It differs from the Kullback-Leibler divergence by the entropy of
+    the target's distribution, which does not depend on the head's weights.
     """
     total = batch.embedded.new_zeros(())
     for step, multiplied in enumerate(head(batch.embedded, head.read(batch.states), STEPS)):
@@ -58,14 +59,14 @@ def loss_of(head: AnyHead, batch: Batch) -> torch.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How a head learns. What is not given here was chosen by experiments: see docs/make-your-own-draft.md.
+    """How a head learns. The defaults were chosen by experiments: docs/make-your-own-draft.md reports them.
 
     Attributes:
-        loss: of a batch.
-        optimizer: of matrices, for a learning rate.
-        lr: its learning rate, and
-        lr_vectors: that of AdamW for all else.
-        epochs: passes over the text: more than five make EAGLE-3 heads worse.
+        loss: the loss of a batch.
+        optimizer: makes the optimizer of the matrices, from the matrices and their learning rate.
+        lr: the learning rate of the matrices.
+        lr_vectors: the learning rate of all other weights, which AdamW trains.
+        epochs: the number of passes over the text. With more than five, EAGLE-3 heads become worse.
     """
 
     loss: Callable[[AnyHead, Batch], torch.Tensor] = loss_of
@@ -77,22 +78,22 @@ class Recipe:
 
 @dataclasses.dataclass
 class Fit:
-    """A training that is under way.
+    """The state of a training.
 
     Args:
-        head: what learns.
-        device: where.
-        recipe: how.
-        rate: of the learning rates.
+        head: the head that learns.
+        device: PyTorch's device for computing.
+        recipe: how the head learns.
+        rate: a factor of the learning rates.
 
     Attributes:
-        matrices: the optimizer of matrices.
-        vectors: that of all else.
-        epoch: how many passes are over.
-        batch: how many batches of this pass.
-        seconds: how long it has trained.
-        best: the longest draft so far, see `Acceptance.length`.
-        curve: how far it was, in parts of the whole, and what was measured there.
+        matrices: the optimizer of the matrices.
+        vectors: the optimizer of all other weights.
+        epoch: how many passes are complete.
+        batch: how many batches of the current pass are done.
+        seconds: how long the training has taken so far.
+        best: the largest `Acceptance.length` so far; -1 before it is measured.
+        curve: for each measurement, the progress from 0 to 1, and the shares `Acceptance.greedy` and `sampled`.
     """
 
     head: AnyHead
@@ -101,7 +102,7 @@ class Fit:
     rate: float = 1.0
 
     def __post_init__(self) -> None:
-        """See the class."""
+        """Make the optimizers."""
         weights = list(self.head.parameters())
         matrices = [weight for weight in weights if weight.ndim == 2]
         self.matrices = self.recipe.optimizer(matrices, self.recipe.lr)
@@ -114,7 +115,15 @@ class Fit:
         self._low = computes_bfloat16(self.device)
 
     def step(self, batch: Batch, done: float) -> float:
-        """Learn from a batch. `done`: how much of the training is over. Returns the loss."""
+        """Learn from a batch.
+
+        Args:
+            batch: the batch.
+            done: the progress of the training, from 0 to 1.
+
+        Returns:
+            The loss.
+        """
         rate = min(1.0, done / _WARM_UP + 0.05) * max(0.0, 1.0 - done)
         for optimizer, highest in ((self.matrices, self.recipe.lr), (self.vectors, self.recipe.lr_vectors)):
             for group in optimizer.param_groups:
@@ -129,17 +138,21 @@ class Fit:
         return float(loss.detach())
 
     def lowered(self) -> contextlib.AbstractContextManager[Any]:
-        """Within it products are computed in bfloat16, where that is fast."""
+        """A context manager in which products are computed in bfloat16, if this is fast on the device."""
         return torch.autocast(self.device, torch.bfloat16) if self._low else contextlib.nullcontext()
 
     def save(self, work: Work) -> None:
-        """Keep it. See `torch_here.save`."""
+        """Write a checkpoint.
+
+        Raises:
+            OSError: the disk is full, or cannot be written.
+        """
         named = {name: getattr(self, name) for name in ("epoch", "batch", "seconds", "best", "curve")}
         states = {name: getattr(self, name).state_dict() for name in ("head", "matrices", "vectors")}
         save({**named, **states}, work.checkpoint)
 
     def load(self, work: Work) -> bool:
-        """Go on from what was kept, if there is something."""
+        """Resume from the checkpoint. Returns False if there is none."""
         try:
             found = torch.load(work.checkpoint, map_location=self.device, weights_only=True)
         except FileNotFoundError:
@@ -152,7 +165,7 @@ class Fit:
 
 
 def shape_of(kind: str, target: Target, n_rows: int) -> AnyShape:
-    """The sizes of a new head of a kind."""
+    """The sizes of a new head."""
     return StateShape(kind, target.n_embd, n_rows) if kind in CLASSES else Shape.of(target, n_rows)
 
 
@@ -164,7 +177,7 @@ def new_head(
     start: Start | None = None,
     kind: str = "eagle3",
 ) -> AnyHead:
-    """A head as it is before it learns: one that has learned nothing, or what it starts from."""
+    """The head at the beginning of its training: a new one with random weights, or the one that is trained further."""
     torch.manual_seed(1)
     sizes = batches.sizes()
     if start is not None:
@@ -193,18 +206,18 @@ def fit(
     """Train a head on the shards of a work folder.
 
     Args:
-        work: where it is kept.
-        target: the head's.
-        rows: the tokens that it says.
-        start: what it starts from.
-        kind: of a new head.
-        device: where it is computed.
-        seconds: it ends then at the latest, those of earlier processes included.
-        progress: hears how far it is.
-        recipe: how it learns.
+        work: the folder of the training.
+        target: the target of the head.
+        rows: the tokens that the head can draft.
+        start: the head that is trained further; None for a new one.
+        kind: the kind of a new head.
+        device: PyTorch's device for computing.
+        seconds: the most time for the training. Time in earlier processes counts.
+        progress: is told the progress.
+        recipe: how the head learns.
 
     Returns:
-        The best head, and how often it was right.
+        The best head, and its measured acceptance.
 
     Raises:
         OSError: the disk is full.
@@ -253,7 +266,7 @@ def fit(
 
 
 def _measure(run: Fit, batches: Batches, work: Work, done: float) -> None:
-    """See how often it is right, and keep the weights if they are better than all before."""
+    """Measure the head, and keep its weights if they are the best so far."""
     run.head.eval()
     with run.lowered():
         found = acceptance(run.head, batches.held_out())

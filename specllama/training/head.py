@@ -1,6 +1,6 @@
-"""An EAGLE-3 head (Li et al. 2025, arXiv 2503.01840), as llama.cpp computes it: see its ``models/eagle3.cpp``.
+"""An EAGLE-3 head (Li et al. 2025, arXiv 2503.01840) in PyTorch, as llama.cpp's ``models/eagle3.cpp`` computes it.
 
-torch is imported by whoever makes one: this module is imported only there.
+Import this module only where PyTorch is installed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 STEPS = 3
-"""Tokens that are drafted in training and in measuring."""
-_FFN_GROUP = 32  # its size is a multiple, which the quantizers take
+"""The number of tokens in a draft, in training and in measuring."""
+_FFN_GROUP = 32  # the size of the feed-forward layer is a multiple of this, for quantizers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,15 +22,15 @@ class Shape:
     """The sizes of a head.
 
     Attributes:
-        n_embd: numbers in a state, the target's and its own.
-        n_head: heads of attention.
-        n_head_kv: of keys and values.
-        head_size: numbers in each of them.
-        n_ff: of the feed-forward layer.
-        n_rows: tokens that it says.
-        rope_base: of the turns by which places are told apart.
-        epsilon: of its norms.
-        norm_before_residual: whether the state that the layer adds to is the normed one.
+        n_embd: how many numbers a state has, the target's and the head's.
+        n_head: the number of attention heads.
+        n_head_kv: the number of heads for keys and values.
+        head_size: how many numbers an attention head has.
+        n_ff: the size of the feed-forward layer.
+        n_rows: how many tokens the head can draft.
+        rope_base: the base of the rotary positions.
+        epsilon: the epsilon of the norms.
+        norm_before_residual: whether the layer's output is added to the normed state, and not to the state itself.
     """
 
     n_embd: int
@@ -45,24 +45,24 @@ class Shape:
 
     @classmethod
     def of(cls, target: Any, n_rows: int) -> Shape:
-        """That of a head for a target: its attention's sizes, and a feed-forward layer of 8/3 of its width."""
+        """The sizes of a new head: the target's attention, and a feed-forward layer of 8/3 of the target's width."""
         n_ff = -(-target.n_embd * 8 // 3 // _FFN_GROUP) * _FFN_GROUP
         return cls(target.n_embd, target.n_head, target.n_head_kv, target.head_size, n_ff, n_rows)
 
     @property
     def num_read(self) -> int:
-        """How many states of the target it reads of a token."""
+        """How many of the target's states the head reads for each token."""
         return 3
 
     @property
     def num_trained(self) -> int:
-        """How many weights are trained."""
+        """The number of weights that are trained."""
         d, q, kv = self.n_embd, self.n_head * self.head_size, self.n_head_kv * self.head_size
         return 3 * d * d + 2 * d * (q + 2 * kv) + q * d + 3 * d * self.n_ff + 4 * d
 
 
 class Norm(nn.Module):
-    """Root mean square norm."""
+    """A root mean square norm over the last dimension."""
 
     def __init__(self, size: int, epsilon: float) -> None:
         super().__init__()
@@ -70,20 +70,21 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(size))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of the last dimension."""
+        """Norm `x` [..., size]."""
         x = x.float()
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self._epsilon) * self.weight
 
 
 class AnyHead(nn.Module):
-    """What learns to draft.
+    """The base class of all heads that can be trained.
 
-    At place p it gets the token p + 1 and what the target has computed at p, and says the token p + 2.
+    At place p a head reads token p + 1 and the target's states of token p, and predicts token p + 2.
 
     Args:
-        sizes: root mean square of each number of the target's states that it reads: they are divided by it, or the few
-            that are huge hide all others. The file has it in the weights.
-        output: the target's rows of the tokens that it says [n_rows, n_embd]; they stay as they are.
+        sizes: the root mean square of each number of the states. States are divided by it, since a few huge numbers
+            would hide all others. In the file the division is part of the weights.
+        output: the rows of the target's output matrix for the tokens that the head can draft [n_rows, n_embd]. They are
+            not trained.
     """
 
     def __init__(self, sizes: torch.Tensor, output: torch.Tensor) -> None:
@@ -94,34 +95,34 @@ class AnyHead(nn.Module):
         self.register_buffer("output", output, persistent=False)
 
     def read(self, states: torch.Tensor) -> torch.Tensor:
-        """What it makes of the target's states [batch, places, num_read * n_embd], before all else."""
+        """Compress the target's states [batch, places, num_read * n_embd] to [batch, places, n_embd]."""
         raise NotImplementedError
 
     def forward(self, embedded: torch.Tensor, states: torch.Tensor, steps: int) -> list[torch.Tensor]:
-        """What the output matrix multiplies, step by step: in step s what is drafted behind s - 1 tokens.
+        """The states from which each step's logits are computed. Step s drafts the s-th token after a place's text.
 
         Args:
-            embedded: of each place the token p + 1 [batch, places, n_embd].
-            states: what `read` gives [batch, places, n_embd].
-            steps: how many.
+            embedded: the embedding of token p + 1 at each place p [batch, places, n_embd].
+            states: the result of `read` [batch, places, n_embd].
+            steps: the number of steps.
 
         Returns:
-            Of each step [batch, places, n_embd]; of step s the first s - 1 places mean nothing.
+            For each step, a tensor [batch, places, n_embd]. In step s the first s - 1 places have no meaning.
         """
         raise NotImplementedError
 
     def logits(self, multiplied: torch.Tensor) -> torch.Tensor:
-        """Of the tokens that it says."""
+        """The logits [..., n_rows] of the tokens that the head can draft."""
         return functional.linear(multiplied, self.output)
 
 
 class Head(AnyHead):
-    """One layer over three of the target's states.
+    """The layer of an EAGLE-3 head, which reads three of the target's states.
 
     Args:
-        shape: its sizes.
-        sizes: see `AnyHead` [3 * n_embd]. The file has it in ``fc``.
-        output: see `AnyHead`.
+        shape: the sizes of the head.
+        sizes: the root mean square of each number of the states [3 * n_embd]. In the file it is part of ``fc``.
+        output: the rows of the target's output matrix [n_rows, n_embd].
     """
 
     def __init__(self, shape: Shape, sizes: torch.Tensor, output: torch.Tensor) -> None:
@@ -135,15 +136,15 @@ class Head(AnyHead):
         self.of_token, self.of_state, self.of_ffn, self.of_output = (Norm(d, shape.epsilon) for _ in range(4))
 
     def read(self, states: torch.Tensor) -> torch.Tensor:
-        """See the base class: llama.cpp's encoder."""
+        """See the base class. It is the encoder in llama.cpp."""
         return functional.linear(states / self.sizes, self.fc)
 
     def forward(self, embedded: torch.Tensor, states: torch.Tensor, steps: int) -> list[torch.Tensor]:
-        """See the base class: training-time test (section 3.2 and figure 6).
+        """See the base class. This is the paper's training-time test (section 3.2 and figure 6).
 
-        In step 1 each place has the target's state. In step s the state of place p is what step s - 1 made at p - 1,
-        the only one that there is when s tokens are drafted. Such a place sees the target's states up to p - s + 1, and
-        of the places behind that the ones of the steps before.
+        In step 1 each place has the target's state. In step s the state of place p is the result of step s - 1 at place
+        p - 1, as in drafting, where no later state of the target is known. Such a place sees the target's states up to
+        place p - s + 1, and for the places after that the results of the steps before.
         """
         token, found = self.of_token(embedded), []
         keys: list[torch.Tensor] = []
@@ -160,14 +161,14 @@ class Head(AnyHead):
             gated = functional.silu(functional.linear(y, self.gate)) * functional.linear(y, self.up)
             x = x + functional.linear(gated, self.down)
             found.append(self.of_output(x))
-            states = functional.pad(x, (0, 0, 1, 0))[:, :-1]  # what is known one place later
+            states = functional.pad(x, (0, 0, 1, 0))[:, :-1]  # a result is the state of the next place in the next step
         return found
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
         return x.view(*x.shape[:-1], -1, self.shape.head_size).transpose(1, 2)  # [batch, head, place, size]
 
     def _turned(self, x: torch.Tensor) -> torch.Tensor:
-        """Neighbouring numbers are turned by their place: what llama.cpp calls the normal rope."""
+        """Rotate pairs of neighbouring numbers by their place. llama.cpp calls this the normal RoPE."""
         size = self.shape.head_size
         half = torch.arange(0, size, 2, device=x.device)
         angles = torch.arange(x.shape[2], device=x.device)[:, None] * self.shape.rope_base ** (-half / size)
@@ -176,14 +177,14 @@ class Head(AnyHead):
         return torch.stack((one * cos - other * sin, one * sin + other * cos), -1).flatten(-2)
 
     def _attended(self, q: torch.Tensor, keys: list[torch.Tensor], values: list[torch.Tensor]) -> torch.Tensor:
-        """Attention of the last step's places."""
+        """The attention of the last step's places."""
         step, places = len(keys) - 1, q.shape[2]
         group = q.shape[1] // keys[0].shape[1]
         k, v = ([x.repeat_interleave(group, 1) for x in xs] for xs in (keys, values))
         ahead = torch.ones(places, places, dtype=torch.bool, device=q.device).triu(1 - step)
         seen = (q @ k[0].transpose(-1, -2)).masked_fill(ahead, float("-inf"))
         own = []
-        for later in range(1, step + 1):  # of that step the one place that is as far behind as the steps are apart
+        for later in range(1, step + 1):  # of each later step one place is seen, as far back as the steps are apart
             back = step - later
             own.append((q * _moved(k[later], back)).sum(-1, keepdim=True))
         shares = (torch.cat([seen, *own], -1) / self.shape.head_size**0.5).softmax(-1)
@@ -198,5 +199,5 @@ def _moved(x: torch.Tensor, places: int) -> torch.Tensor:
 
 
 def matrix(rows: int, columns: int, gain: float = 1.0) -> nn.Parameter:
-    """Random weights that make of numbers of the size 1 others of the size `gain`."""
+    """Random weights. For inputs with a standard deviation of 1, the outputs have one of `gain`."""
     return nn.Parameter(torch.randn(rows, columns) * gain / columns**0.5)

@@ -1,4 +1,4 @@
-"""How questions and texts begin: with these the target writes its own, where the user gives none."""
+"""Beginnings of questions. If the user gives no text, the target writes its own texts from these."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ TOPICS = (
 
 
 def openings(seed: int) -> Iterator[tuple[str, str]]:
-    """A topic, and how a question begins, again and again: all pairs, in an order that the seed says."""
+    """Endless pairs of a topic and the beginning of a question: all pairs in a random order, then all again.
+
+    Args:
+        seed: determines the order.
+    """
     pairs = list(itertools.product(TOPICS, STARTS))
     rng = random.Random(seed)
     while True:

@@ -1,4 +1,4 @@
-"""Muon for matrices, AdamW for vectors."""
+"""The optimizer Muon, for matrices."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose update is made orthogonal: all directions of a matrix learn alike.
+    """Momentum with orthogonal updates, so that all directions of a matrix learn equally fast.
 
-    Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon), with the scale that is given there: a learning rate
-    then means the same for small and for large matrices.
+    Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon). The updates are scaled as described there, so that a
+    learning rate has one meaning for small and for large matrices.
 
     Args:
-        matrices: what is trained.
+        matrices: the weights to train.
         lr: the learning rate.
-        momentum: of its gradients.
-        weight_decay: of the weights, in learning rates.
+        momentum: the momentum of the gradients.
+        weight_decay: the decay of the weights in each step, as a multiple of the learning rate.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
-        """One step."""
+        """Update the weights from their gradients. `closure` is not used."""
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is None:
@@ -39,13 +39,13 @@ class Muon(torch.optim.Optimizer):
                 state = self.state[weight]
                 average = state.setdefault("momentum", torch.zeros_like(weight))
                 average.lerp_(weight.grad, 1 - group["momentum"])
-                update = _orthogonal(weight.grad.lerp(average, group["momentum"]))  # Nesterov's
+                update = _orthogonal(weight.grad.lerp(average, group["momentum"]))  # Nesterov momentum
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 weight.add_(update, alpha=-group["lr"] * max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5)
 
 
 def _orthogonal(matrix: torch.Tensor) -> torch.Tensor:
-    """Nearly the orthogonal matrix next to it, by five steps of Newton and Schulz."""
+    """The nearest orthogonal matrix, approximately: five Newton-Schulz iterations."""
     a, b, c = _NEWTON_SCHULZ
     x = matrix / (matrix.norm() + 1e-7)
     is_tall = x.shape[0] > x.shape[1]

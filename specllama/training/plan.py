@@ -1,4 +1,4 @@
-"""How much text a budget is enough for, what it takes of the machine, and whether the machine has it."""
+"""Plans a training: how much text the budget allows, and whether disk and memory are large enough."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from .fit import EPOCHS, cells_of
 from .shards import bytes_of_a_token
 from .state_head import AnyShape
 
-_FOR_THE_REST = 0.08  # of the hours: measuring, the file, and the comparison
+_FOR_THE_REST = 0.08  # of the hours: for measuring, writing the file, and the comparison
 _FEWEST = 500  # tokens of text
-_MOST = 50_000_000
-_ROOM = 64 << 20  # bytes beside what is counted
-_COMPUTING = 6e8  # bytes that PyTorch needs beside the weights, about
-_EMBEDDINGS = 40_000  # different tokens of a long text, about
-_BYTES_OF_A_WEIGHT = 4 * 3 + 4  # itself, its gradient, its momentum; and a copy while it is kept
+_MOST = 50_000_000  # tokens of text
+_ROOM = 64 << 20  # bytes in addition to what is counted
+_COMPUTING = 6e8  # bytes that PyTorch needs besides the weights, about
+_EMBEDDINGS = 40_000  # different tokens in a long text, about
+_BYTES_OF_A_WEIGHT = 4 * 3 + 4  # the weight, its gradient, its momentum, and a copy while a checkpoint is written
 ROWS = (8_192, 16_384, 32_768)
-"""How many tokens a head says, by how much text there is to count them in."""
+"""How many tokens a head can draft, from the smallest text to the largest."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """What was measured here.
+    """The measured speeds of this machine.
 
     Attributes:
-        written: tokens a second that the target writes.
-        read: tokens a second whose states it computes.
-        trained: tokens a second that the head learns from, in batches without end.
-        step: seconds that each batch takes besides, whatever its size: what the optimizer does.
-        share: of a text's tokens so many are learned: the others are what was asked.
+        written: how many tokens per second the target writes.
+        read: for how many tokens per second the target computes states.
+        trained: how many tokens per second the head learns from, in very large batches.
+        step: the fixed seconds of each batch, for the optimizer.
+        share: the share of a text's tokens that is learned. The rest is the prompt.
     """
 
     written: float
@@ -43,11 +43,11 @@ class Rates:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What will be done.
+    """The steps of a training.
 
     Attributes:
-        num_tokens: that the target writes, or that the user gives.
-        seconds: for writing, states and training.
+        num_tokens: how many tokens of text the target writes, or the user gives.
+        seconds: the time for writing, for computing states, and for training.
     """
 
     num_tokens: int
@@ -55,28 +55,28 @@ class Plan:
 
     @property
     def hours(self) -> float:
-        """Of all together."""
+        """The time of all steps."""
         return sum(self.seconds) / (1.0 - _FOR_THE_REST) / 3600.0
 
 
 def num_rows(n_vocab: int, num_tokens: int) -> int:
-    """How many tokens a head says: what it does not say it never drafts, and each row is read for each draft."""
+    """How many tokens a head can draft. It never drafts any other token, and each one costs time in every draft."""
     wanted = ROWS[0] if num_tokens < 50_000 else ROWS[1] if num_tokens < 2_000_000 else ROWS[2]
     return min(n_vocab, wanted)
 
 
 def plan_of(rates: Rates, *, hours: float | None, tokens: int | None, have: int = 0, epochs: int = EPOCHS) -> Plan:
-    """Divide a budget.
+    """Plan a training within a budget. Either `hours` or `tokens` must be given.
 
     Args:
-        rates: what was measured.
-        hours: the budget; or
-        tokens: of text.
-        have: tokens of text that are there.
-        epochs: passes over it.
+        rates: the speeds of this machine.
+        hours: the budget in hours.
+        tokens: the budget in tokens of text.
+        have: how many tokens of text there are already.
+        epochs: the number of passes over the text.
 
     Raises:
-        ValueError: the hours are not enough for any text.
+        ValueError: the hours are too few for any text.
     """
 
     def seconds_of(count: int) -> tuple[float, float, float]:
@@ -95,28 +95,31 @@ def plan_of(rates: Rates, *, hours: float | None, tokens: int | None, have: int 
             least = sum(seconds_of(_FEWEST)) / 3600 / (1 - _FOR_THE_REST)
             raise ValueError(
                 f"the hours are enough for {max(0, tokens)} tokens of text here, and a head needs {_FEWEST} at least: "
-                f"give {least:.2f} hours more than measuring takes (--hours)"
+                f"give {least:.2f} hours and the time for measuring (--hours)"
             )
     return Plan(tokens, seconds_of(tokens))
 
 
 def require_room(shape: AnyShape, n_vocab: int, plan: Plan, share: float, free: int) -> tuple[int, int]:
-    """What it takes of disk and memory, in bytes.
+    """Check that disk and memory are large enough.
 
     Args:
-        shape: the head's.
-        n_vocab: tokens of the target.
-        plan: what will be done.
-        share: see `Rates`.
-        free: bytes that the disk has room for.
+        shape: the sizes of the head.
+        n_vocab: the number of tokens in the target's vocabulary.
+        plan: the planned training.
+        share: the share of a text's tokens that is learned (`Rates.share`).
+        free: the free bytes on the disk.
+
+    Returns:
+        The bytes that the training needs on disk and in memory.
 
     Raises:
-        OSError: the disk has less.
-        MemoryError: the memory has less.
+        OSError: the disk is too small.
+        MemoryError: the free memory is too small.
     """
     weights, output = shape.num_trained, shape.n_rows * shape.n_embd * 4
     disk = int(plan.num_tokens / share * (bytes_of_a_token(shape.num_read * shape.n_embd, shape.n_rows) + 8))
-    disk += weights * 4 * 7 + output + _ROOM  # weights and momenta, twice; the best; the file
+    disk += weights * 4 * 7 + output + _ROOM  # two sets of weights and momenta, the best weights, and the head's file
     memory = weights * _BYTES_OF_A_WEIGHT + output + _ROOM
     memory += min(_EMBEDDINGS, n_vocab) * shape.n_embd * 2 + int(_COMPUTING)
     if free < disk:

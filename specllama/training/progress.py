@@ -1,4 +1,4 @@
-"""Who hears how far a training is."""
+"""Interfaces for following the progress of a training."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Hears of it."""
+    """Is told the progress of a training."""
 
     def note(self, text: str) -> None:
-        """Something is said: a forecast, or what is done from here on."""
+        """A message for the user, such as a forecast, or the name of the next step."""
 
     def done(self, step: str, done: int, total: int) -> None:
-        """So much of a step is done, of so much."""
+        """How much of a step is done: `done` of `total`."""
 
 
 class Silent:
-    """Nobody hears."""
+    """A `Progress` that shows nothing."""
 
     def note(self, text: str) -> None:
-        """See `Progress`."""
+        """Show nothing."""
 
     def done(self, step: str, done: int, total: int) -> None:
-        """See `Progress`."""
+        """Show nothing."""
 
 
 SILENT = Silent()

@@ -1,4 +1,4 @@
-"""The target's states on the disk, in files of bounded size, until the head has learned from them."""
+"""Stores the target's states in files of limited size, from which the head learns later."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from .text import Text
 
 LIKELY = 64
-"""Of the target's distribution at a place so many of the head's tokens are kept, with what all others have together."""
-_SHARD = 16_384  # tokens
-_HUGE = 6.0e4  # what float16 holds
+"""How many of the head's tokens are kept of the target's distribution at each place: the most likely ones."""
+_SHARD = 16_384  # tokens in a file
+_HUGE = 6.0e4  # the largest magnitude that is kept; float16 holds up to 65,504
 _COLUMNS = ("tokens", "states", "likely", "shares", "best")
 
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A text as the head is shown it.
+    """A text with everything that a head learns from it.
 
     Attributes:
-        tokens: it [n].
-        start: the place of the first token that is learned.
-        states: what enters the layers that the head reads [n, num_read, n_embd], in float16.
-        likely: which of the head's rows are likeliest behind each token [n, k]; the first is the likeliest.
-        shares: the probabilities of these in the target's distribution over all tokens [n, k].
-        best: the target's likeliest token [n] if the head can say it, as a row; -1 where it cannot.
+        tokens: the text [n].
+        start: the index of the first token that is learned.
+        states: the inputs of the layers that the head reads, in float16 [n, num_read, n_embd].
+        likely: the head's rows of the most likely next tokens after each token, the most likely one first [n, k].
+        shares: the target's probabilities of these [n, k]. They are over all tokens, so their sum is below 1.
+        best: the head's row of the target's most likely next token [n], or -1 if the head cannot draft it.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -46,12 +46,18 @@ class Example:
 
 
 def bytes_of_a_token(width: int, n_rows: int) -> int:
-    """What a token takes on the disk. `width`: numbers of all its states."""
+    """The bytes that a token takes on the disk. `width` is how many numbers all its states have."""
     return width * 2 + min(LIKELY, n_rows) * 6 + 8
 
 
 def read_example(engine: Engine, text: Text, rows: npt.NDArray[np.int64]) -> Example:
-    """Have the target read a text. See `Engine.states`."""
+    """Let the target read a text. `Engine.states` computes the states.
+
+    Args:
+        engine: the target.
+        text: the text.
+        rows: the tokens that the head can draft.
+    """
     count, k = len(text.tokens), min(LIKELY, len(rows))
     first = max(0, text.start - 1)
     likely, shares = np.zeros((count, k), np.int32), np.zeros((count, k), np.float16)
@@ -79,15 +85,15 @@ def write_shards(
     enough: Callable[[int], bool],
     on_text: Callable[[int, int], None],
 ) -> None:
-    """Have the target read all texts, but for those of which the shards are there.
+    """Let the target read texts, and write shards of them. Texts that are in a shard already are skipped.
 
     Args:
-        engine: the target, which shows the states.
-        texts: what it reads.
-        rows: the tokens that the head says.
-        folder: where the shards are.
-        enough: of how many tokens have been read, whether the time is over.
-        on_text: hears how many tokens have been read, and of how many texts.
+        engine: the target, which must show its states.
+        texts: the texts.
+        rows: the tokens that the head can draft.
+        folder: the folder of the shards.
+        enough: is given how many tokens were read, and returns whether to stop.
+        on_text: is told how many tokens were read, and how many texts are done.
 
     Raises:
         OSError: the disk is full.
@@ -113,12 +119,12 @@ def write_shards(
 
 
 def shard_paths(folder: Path) -> list[Path]:
-    """The whole ones, always in the same order."""
+    """The shards in a folder, always in one order."""
     return sorted(folder.glob("*.npz"))
 
 
 def examples(path: Path) -> Iterator[tuple[int, Example]]:
-    """What a shard holds, with the indices of the texts."""
+    """The texts in a shard, each with its index."""
     with np.load(path) as file:
         whole: dict[str, Any] = {name: file[name] for name in file.files}
     at = 0

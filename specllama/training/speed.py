@@ -1,4 +1,4 @@
-"""How fast this machine reads states and trains."""
+"""Measures how fast this machine computes states and trains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from specllama.engine.engine import Engine
 
 _CELLS = (256, 2048)
-_LEAST_SHARE = 0.3  # of a large batch's time that is the places'
+_LEAST_SHARE = 0.3  # the least share of a large batch's time that depends on its size
 
 
 def speed_of_training(
@@ -36,11 +36,21 @@ def speed_of_training(
     device: str,
     seconds: float,
 ) -> tuple[float, float, float]:
-    """How fast it is, tried on some texts.
+    """Measure the speed on a few texts.
+
+    Args:
+        engine: the target, which must show its states.
+        target: the description of the target.
+        texts: the texts.
+        rows: the tokens that the head can draft.
+        start: the head that is trained further; None for a new one.
+        kind: the kind of a new head.
+        device: PyTorch's device for computing.
+        seconds: the time to spend on computing states.
 
     Returns:
-        Tokens a second whose states are computed, and that are learned in large batches, and the seconds that a batch
-        takes besides.
+        For how many tokens per second states are computed; how many tokens per second are learned in very large
+        batches; and the fixed seconds of each batch.
     """
     with tempfile.TemporaryDirectory(prefix="specllama-speed-") as folder:
         begun, read = time.monotonic(), 0
@@ -58,12 +68,12 @@ def speed_of_training(
         run = Fit(new_head(target, rows, batches, device, start, kind), device)
         (few, of_few), (many, of_many) = (_timed(run, batches, cells) for cells in _CELLS)
         each = (of_many - of_few) / max(1, many - few)
-        each = max(each, _LEAST_SHARE * of_many / many)  # others may have used the machine meanwhile
+        each = max(each, _LEAST_SHARE * of_many / many)  # the difference may be wrong if the machine was busy meanwhile
         return of_states, 1.0 / each, max(0.0, of_few - few * each)
 
 
 def _timed(run: Fit, batches: Batches, cells: int) -> tuple[int, float]:
-    """The places of a batch, and the seconds that it takes: the better of two."""
+    """The learned places in a batch, and the seconds for it: the shorter of two attempts."""
     batch = next(itertools.chain(batches.learned(cells, 0), batches.held_out(cells)))
     seconds = []
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""A head that is trained further: its sizes, its tokens and its weights, from its file."""
+"""A head that is trained further: reads its sizes, its tokens and its weights from a file."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 
     from .head import Head, Shape
 
+# Metadata of rotary positions (RoPE) that the trainer does not compute.
 _TURNED_OTHERWISE = ("eagle3.rope.scaling.type", "eagle3.rope.scaling.factor", "eagle3.rope.scale_linear")
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """A head as its file has it.
+    """An EAGLE-3 head as its file has it.
 
     Attributes:
         shape: its sizes.
-        layers: of the target, that it reads.
-        rows: the tokens that it says [n_rows], by the target's numbers.
+        layers: the target's layers whose inputs it reads.
+        rows: the tokens that it can draft, as ids of the target [n_rows].
     """
 
     shape: Shape
@@ -40,7 +41,7 @@ class Start:
     _weights: Mapping[str, npt.NDArray[np.float32]] = dataclasses.field(repr=False)
 
     def head(self, target: Target, sizes: torch.Tensor) -> Head:
-        """It, to be trained. `sizes`: see `Head`."""
+        """The head in PyTorch. `sizes` is the root mean square of each number of the target's states, as for `Head`."""
         import torch
 
         from .file import NAMES
@@ -56,17 +57,17 @@ class Start:
 
 
 def read_start(path: str, target: Target) -> Start:
-    """Read a head.
+    """Read a head that is to be trained further.
 
     Args:
-        path: its file.
-        target: the model that it is for.
+        path: the head's file.
+        target: the target.
 
     Raises:
-        ValueError: it is none, for another model, or of a form that cannot be trained here.
+        ValueError: it is no EAGLE-3 head, is for another target, or has a form that cannot be trained here.
         OSError: the file cannot be read.
     """
-    with open(path, "rb"):  # what cannot be read says why
+    with open(path, "rb"):  # raises an OSError with the reason, which read_head() does not
         found = read_head(path)
     if not isinstance(found, HeadFile):
         raise ValueError(f"{path} is no EAGLE-3 head, and only such a head can be trained further")
@@ -123,14 +124,18 @@ def _shape(path: str, values: Mapping[str, Any], n_rows: int) -> Shape:
 def _require_known(
     path: str, values: Mapping[str, Any], weights: Mapping[str, npt.NDArray[np.float32]], shape: Shape
 ) -> None:
-    """Refuse what the trainer would compute otherwise than llama.cpp."""
+    """Refuse heads that the trainer would compute differently from llama.cpp.
+
+    Raises:
+        ValueError: it would.
+    """
     name = os.path.basename(path)
     turned = values.get("eagle3.rope.dimension_count", shape.head_size)
     others = [key for key in _TURNED_OTHERWISE if values.get(key) not in (None, "none", 1.0)]
     if turned != shape.head_size or others or any("rope_" in tensor for tensor in weights):
-        raise ValueError(f"the head {name} tells places apart in a way that cannot be trained further (RoPE scaling)")
+        raise ValueError(f"the head {name} has a scaled or partial RoPE, and cannot be trained further")
     if values.get("eagle3.norm_before_fc"):
-        raise ValueError(f"the head {name} norms the states before it reads them, which cannot be trained further")
+        raise ValueError(f"the head {name} norms the states before it reads them, and cannot be trained further")
     if "token_embd.weight" in weights:
         raise ValueError(f"the head {name} has token embeddings of its own, and cannot be trained further")
     if shape.n_head % shape.n_head_kv or not weights.keys() >= {f"{there}.weight" for there in _needed()}:

@@ -1,6 +1,6 @@
-"""Medusa, Hydra and blockwise heads, as `cpp/heads/state_head.hpp` computes them: they read the final state alone.
+"""Medusa, Hydra and blockwise heads in PyTorch. They read only the target's final hidden state.
 
-torch is imported by whoever makes one: this module is imported only there.
+`cpp/heads/state_head.hpp` computes the same functions. Import this module only where PyTorch is installed.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from torch.nn import functional
 
 from .head import STEPS, AnyHead, Shape, matrix
 
-_SMALL = 0.1  # of a matrix that is added to what is there
+_SMALL = 0.1  # the gain of a matrix whose result is added to the state
 
 
 @dataclasses.dataclass(frozen=True)
 class StateShape:
-    """The sizes of such a head.
+    """The sizes of a head.
 
     Attributes:
         kind: ``"medusa"``, ``"hydra"`` or ``"blockwise"``.
-        n_embd: numbers in a state.
-        n_rows: tokens that it says.
+        n_embd: how many numbers a state has.
+        n_rows: how many tokens the head can draft.
     """
 
     kind: str
@@ -33,19 +33,19 @@ class StateShape:
 
     @property
     def columns(self) -> list[int]:
-        """Numbers that the layer of each place reads; of blockwise none has one."""
+        """How many numbers the layer of each place reads. Blockwise heads have no layers of their own for a place."""
         if self.kind == "blockwise":
             return []
         return [self.n_embd * (k + 2 if self.kind == "hydra" else 1) for k in range(STEPS)]
 
     @property
     def num_read(self) -> int:
-        """How many states of the target it reads of a token."""
+        """How many of the target's states the head reads for each token."""
         return 1
 
     @property
     def num_trained(self) -> int:
-        """How many weights are trained."""
+        """The number of weights that are trained."""
         wide = STEPS * self.n_embd
         if self.kind == "blockwise":
             return wide * (self.n_embd + wide) + 2 * wide
@@ -53,17 +53,19 @@ class StateShape:
 
 
 AnyShape = Shape | StateShape
-"""Of a head of any kind."""
+"""The sizes of a head of any kind."""
 
 
 class StateHead(AnyHead):
-    """A layer for each place over the target's final state, which its output matrix multiplies.
+    """A head that adds something to the target's final state, once for each token that it drafts.
+
+    The target's output matrix makes logits of the sums.
 
     Args:
-        shape: its sizes.
-        sizes: see `AnyHead` [n_embd].
-        size_of_token: the same of all numbers of the target's embeddings together.
-        output: see `AnyHead`.
+        shape: the sizes of the head.
+        sizes: the root mean square of each number of the state [n_embd].
+        size_of_token: the root mean square of all numbers in the target's embeddings.
+        output: the rows of the target's output matrix [n_rows, n_embd].
     """
 
     def __init__(self, shape: StateShape, sizes: torch.Tensor, size_of_token: float, output: torch.Tensor) -> None:
@@ -73,11 +75,11 @@ class StateHead(AnyHead):
         self.register_buffer("size_of_token", torch.tensor(size_of_token))
 
     def read(self, states: torch.Tensor) -> torch.Tensor:
-        """See the base class: what the output matrix multiplies is read as it is."""
+        """See the base class. The states are returned unchanged."""
         return states
 
     def forward(self, embedded: torch.Tensor, states: torch.Tensor, steps: int) -> list[torch.Tensor]:
-        """See the base class: place p has in step s what is said of the state of p - s + 1."""
+        """See the base class. In step s, place p predicts from the target's state of place p - s + 1."""
         tokens = embedded / self.size_of_token
         normed, found = states / self.sizes, []
         for k in range(steps):
@@ -86,25 +88,29 @@ class StateHead(AnyHead):
         return found
 
     def added(self, place: int, seen: Sequence[torch.Tensor]) -> torch.Tensor:
-        """What a place adds to the state.
+        """What the head adds to the state for one drafted token.
 
         Args:
-            place: numbered from 0.
-            seen: the state, the text's last token, and those drafted behind it, each divided by its size
-                [place + 2][..., n_embd].
+            place: the number of the drafted token, from 0.
+            seen: what the head may read: the state, the text's last token, and the tokens drafted after it. Each is a
+                tensor [..., n_embd] divided by its size, and there are `place` + 2 of them.
+
+        Returns:
+            A tensor [..., n_embd].
         """
         raise NotImplementedError
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Its weights by their names in the file, but for the output matrix."""
+        """The weights by their names in the file, without the output matrix."""
         raise NotImplementedError
 
 
 class Layered(StateHead):
     """Medusa (Cai et al. 2024, arXiv 2401.10774, section 2.1.1) and Hydra (Ankner et al. 2024, arXiv 2402.05109).
 
-    x + SiLU(W x + b) of the state x, and of Hydra with the embeddings behind it. In the papers an output matrix of its
-    own is trained for each place. Here a matrix of the width stands before the target's: x + A x + SiLU(W x + b).
+    Medusa computes x + SiLU(W x + b) of the state x. Hydra's W also reads the embeddings of the text's last token
+    and of the tokens drafted after it. The papers train an output matrix for each place. Here, a matrix A is trained
+    instead, and the target's output matrix is applied to x + A x + SiLU(W x + b).
     """
 
     def __init__(self, shape: StateShape, sizes: torch.Tensor, size_of_token: float, output: torch.Tensor) -> None:
@@ -121,7 +127,7 @@ class Layered(StateHead):
         return functional.silu(curved) + functional.linear(x, self.straight[place], self.biases[2 * place + 1])
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """See the base class. What the state goes through unchanged is in ``straight`` there."""
+        """See the base class. In the file, ``straight`` is A plus the identity."""
         found, d = {}, self.shape.n_embd
         for k in range(STEPS):
             sizes = self.size_of_token.repeat(self.shape.columns[k])
@@ -137,7 +143,7 @@ class Layered(StateHead):
 class Blockwise(StateHead):
     """Blockwise parallel heads (Stern et al. 2018, arXiv 1811.03115, section 6 and figure 2).
 
-    At place k the state x becomes x + part k of W2 relu(W1 x + b1) + b2.
+    For the drafted token k, the state x becomes x + part k of (W2 relu(W1 x + b1) + b2).
     """
 
     def __init__(self, shape: StateShape, sizes: torch.Tensor, size_of_token: float, output: torch.Tensor) -> None:
@@ -160,7 +166,7 @@ class Blockwise(StateHead):
 
 
 CLASSES: dict[str, type[StateHead]] = {"medusa": Layered, "hydra": Layered, "blockwise": Blockwise}
-"""Of each kind."""
+"""The class of each kind."""
 
 
 def _moved(x: torch.Tensor, places: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What a head has to know of its target, from the file alone."""
+"""Describes the target of a head, from the target's file alone."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from specllama.models.weights_digest import Digest
 
 from .torch_here import require_gguf_package
 
-_HEAD_SIZE = 64  # of attention, where the target says none
-_FEW = 8  # layers
-_N_CTX = 4096  # where it says nothing
+_HEAD_SIZE = 64  # numbers in an attention head, for a target whose file does not say it
+_FEW = 8  # layers: a model with fewer shows others to its head
+_N_CTX = 4096  # tokens of the trained context, for a target whose file does not say it
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """The target's sizes, and where its matrices are.
+    """The sizes of a target, and the places of its matrices in its files.
 
     Attributes:
-        path: its file, the first one if it is one of several.
-        architecture: llama.cpp's name for it.
-        n_embd: numbers in a state.
-        n_layer: layers.
-        n_head: heads of attention.
-        n_head_kv: heads of keys and values.
-        head_size: numbers in each of them.
-        n_ctx_train: tokens of a text that it was trained for.
-        n_vocab: tokens.
-        vocabulary: a hash of their texts.
-        weights: a short name for its weights, see `Digest`.
-        layers: what enters them the head reads: low, middle and high (EAGLE-3, arXiv 2503.01840, section 3.1), or the
-            final state alone, see `specllama.Engine.open`.
+        path: the file, or the first part of a split one.
+        architecture: llama.cpp's name of the architecture.
+        n_embd: how many numbers a hidden state has.
+        n_layer: the number of layers.
+        n_head: the number of attention heads.
+        n_head_kv: the number of heads for keys and values.
+        head_size: how many numbers an attention head has.
+        n_ctx_train: the most tokens in a text that the target was trained for.
+        n_vocab: the number of tokens in the vocabulary.
+        vocabulary: a hash of the texts of all tokens.
+        weights: the `Digest` of its weights.
+        layers: the layers whose inputs the head reads: a low, a middle and a high one (EAGLE-3, arXiv 2503.01840,
+            section 3.1), or only the final state, as in `specllama.Engine.open`.
     """
 
     path: str
@@ -55,15 +55,15 @@ class Target:
     _tensors: Mapping[str, tuple[str, StoredTensor]] = dataclasses.field(repr=False)
 
     def embeddings(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Of tokens [n, n_embd]."""
+        """The embeddings of tokens [n, n_embd]."""
         return self._rows("token_embd.weight", tokens)
 
     def output_rows(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """The rows [n, n_embd] of the output matrix that say these tokens."""
+        """The rows of the output matrix for tokens [n, n_embd]."""
         return self._rows("output.weight" if "output.weight" in self._tensors else "token_embd.weight", tokens)
 
     def output_norm(self) -> npt.NDArray[np.float32]:
-        """The weights [n_embd] of the norm before the output matrix; ones where it has none."""
+        """The weights of the norm before the output matrix [n_embd]; ones if there is no such norm."""
         if "output_norm.weight" not in self._tensors:
             return np.ones(self.n_embd, np.float32)
         path, tensor = self._tensors["output_norm.weight"]
@@ -88,24 +88,24 @@ class Target:
 
 
 def _layers(n_layer: int) -> tuple[int, int, int]:
-    """SpecForge and speculators take the layers 2, n/2 and n - 3."""
+    """The layers for an EAGLE-3 head: 2, n/2 and n - 3, as SpecForge and speculators choose them."""
     if n_layer < _FEW:
         return 1, max(1, n_layer // 2), n_layer - 1
     return 2, n_layer // 2, n_layer - 3
 
 
 def _viewed(rows: npt.NDArray[np.uint8], kind: Any, gguf: Any) -> npt.NDArray[Any]:
-    """Numbers that are stored as they are; other types are bytes to the package."""
+    """View stored rows as the type that the gguf package expects: floats for F32 and F16, bytes for all others."""
     types = gguf.GGMLQuantizationType
     return rows.view({types.F32: np.float32, types.F16: np.float16}.get(kind, np.uint8))
 
 
 def read_target(path: str) -> Target:
-    """Read what a file says of the model in it.
+    """Read the description of a target.
 
     Raises:
-        ValueError: it is damaged, or no model that a head can be made for.
-        OSError: it cannot be read.
+        ValueError: the file is damaged, or is no model that a head can be made for.
+        OSError: the file cannot be read.
     """
     values, own = read_whole_header(path)
     architecture = architecture_of(values)

@@ -1,4 +1,4 @@
-"""The text that a head learns from: the target writes it, many texts at once. Kept as token ids."""
+"""Makes the text that a head learns from. The target writes many texts at once. They are kept as token ids."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from specllama.llama import Llama
 
 HELD_OUT = 12
-"""Each text of so many is kept for measuring, and never learned from. Of those the target writes at temperature 0."""
+"""Every 12th text is used for measuring only, and never learned. The target writes these at temperature 0."""
 QUESTION = 48
-"""Tokens of a question that the target writes itself, at most."""
+"""The most tokens in a question that the target writes itself."""
 LONGEST = 512
-"""Tokens of a text, at most."""
+"""The most tokens in a text."""
 _TEMPERATURE, _TOP_P = 0.8, 0.95
-_ANY = 3  # tokens
-_AT_ONCE = 32  # texts whose places are filled together
-_MARK = "\u2063specllama\u2063"  # stands for a question in a chat's template
+_ANY = 3  # tokens of a random beginning
+_AT_ONCE = 32  # texts that are submitted together
+_MARK = "\u2063specllama\u2063"  # takes the place of a question in a chat template
 _PROMPTS = (".jsonl", ".json")
 
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """One text.
+    """A text to learn from.
 
     Attributes:
-        index: which of the training's.
-        tokens: it.
-        start: the place of the first token that is learned: what the target wrote, and not what it was asked.
+        index: its number in the training.
+        tokens: its tokens.
+        start: the index of the first token that is learned. The tokens before it are the prompt.
     """
 
     index: int
@@ -49,17 +49,17 @@ class Text:
 
     @property
     def is_held_out(self) -> bool:
-        """Whether it is for measuring."""
+        """Whether the text is for measuring only."""
         return self.index % HELD_OUT == 0
 
     @property
     def size(self) -> int:
-        """Tokens that are learned."""
+        """The number of tokens that are learned."""
         return len(self.tokens) - self.start
 
 
 def read_texts(path: Path) -> list[Text]:
-    """The texts that are there. A last line that was cut off is none."""
+    """The texts in a file, in the order of their indices. Lines that were cut off are ignored."""
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
@@ -69,20 +69,20 @@ def read_texts(path: Path) -> list[Text]:
         try:
             text = Text(**json.loads(line))
         except (ValueError, TypeError):
-            continue  # of a process that was killed: the next one began a line of its own
+            continue  # the line of a process that was killed while it wrote
         found[text.index] = text
     return [found[index] for index in sorted(found)]
 
 
 class Writer:
-    """Has the target write.
+    """Lets the target write texts.
 
     Args:
-        llm: the target, without a draft.
-        path: where the texts are kept.
-        given: files of the user's: of prompts (.jsonl, .json), which the target answers, or of text, which is learned
-            as it is.
-        answer: tokens of an answer, at most.
+        llm: the target, opened without a draft.
+        path: the file for the texts.
+        given: files of the user's. The target answers the prompts in .jsonl and .json files. Any other file is text,
+            which is learned as it is.
+        answer: the most tokens in an answer.
 
     Raises:
         OSError, ValueError: a file cannot be read.
@@ -100,16 +100,16 @@ class Writer:
 
     @property
     def size_as_it_is(self) -> int:
-        """Tokens of the user's text that nobody has to write."""
+        """The number of tokens in the user's text, which the target need not write."""
         return sum(map(len, self._asis))
 
     def write(self, enough: Callable[[int], bool], max_parallel: int, on_text: Callable[[int, int], None]) -> None:
-        """Write more texts, behind those that are there.
+        """Write texts, and append them to those that are in the file already.
 
         Args:
-            enough: of how many tokens there are to learn, whether they are.
-            max_parallel: texts at once.
-            on_text: hears how many tokens there are to learn, and how many texts.
+            enough: is given how many tokens there are to learn, and returns whether to stop.
+            max_parallel: how many texts to write at once.
+            on_text: is told how many tokens there are to learn, and how many texts.
 
         Raises:
             OSError: the disk is full.
@@ -119,7 +119,7 @@ class Writer:
         count = self._engine.texts.open(max_parallel)
         with open(self._path, "ab") as file, concurrent.futures.ThreadPoolExecutor(count) as pool:
             if file.tell():
-                file.write(b"\n")  # behind a line that was cut off
+                file.write(b"\n")  # ends a line that may have been cut off
             jobs = ((index, make) for index, make in enumerate(self._jobs()) if index not in have)
             self._closing.clear()
             try:
@@ -146,7 +146,7 @@ class Writer:
                 os.fsync(file.fileno())
 
     def _jobs(self) -> Iterator[Callable[[int, int], Text | None]]:
-        """What makes each text, in an order that is always the same. What the user has given comes first."""
+        """Functions that make one text each, always in one order. The user's texts and prompts come first."""
         for tokens in self._asis:
             yield lambda index, count, tokens=tokens: Text(index, tokens, 0)  # type: ignore[misc]
         for prompt in self._prompts:
@@ -159,17 +159,17 @@ class Writer:
             )
 
     def _invented(self, index: int, count: int, topic: str, start: str) -> Text | None:
-        """The target writes a question, and answers it; without a chat it goes on with what has begun.
+        """Let the target write a question and its answer. Without a chat template it continues a beginning.
 
-        A chat's template up to where the user speaks lets the model itself invent the question (Magpie, arXiv
-        2406.08464, section 2).
+        A chat template up to where the user speaks lets the model invent the question (Magpie, arXiv 2406.08464,
+        section 2).
         """
         from specllama.drop_in.chats import render_chat, render_text
 
         if self._before is None:
             try:
                 begin = render_text(self._llm, f"{start} {topic}").tokens
-            except ValueError:  # its vocabulary cannot write this
+            except ValueError:  # the vocabulary cannot write these words
                 begin = _any_tokens(self._llm, index)
             return self._answered(index, count, begin)
         prefix = render_text(self._llm, self._before + start).tokens
@@ -214,7 +214,7 @@ def _start(prompt: Sequence[int], answer: Sequence[int]) -> int:
 
 
 def _any_tokens(llm: Llama, index: int) -> list[int]:
-    """The beginning of a text in a vocabulary of which nothing is known."""
+    """A random beginning of a text, for a vocabulary that cannot write English words."""
     model, rng = llm.engine.model, random.Random(index)
     return [*([model.bos] if model.bos >= 0 else []), *(rng.randrange(model.n_vocab) for _ in range(_ANY))]
 
@@ -224,7 +224,7 @@ def _has_prompts(name: str) -> bool:
 
 
 def _before_a_question(llm: Llama) -> str | None:
-    """A chat up to where the user begins to speak. None: the file has no template, or one that changes the words."""
+    """The rendered chat up to where the user speaks; None if the file has no template, or one that changes words."""
     from specllama.drop_in.chats import chat_call
 
     if "tokenizer.chat_template" not in llm.metadata:

@@ -1,4 +1,4 @@
-"""PyTorch, where the extra is installed. It is imported when a training asks for it, and never before."""
+"""Imports PyTorch and gguf when a training needs them. They come with the extra ``train``."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .work import replacing
 
 
 def require_torch() -> Any:
-    """The module ``torch``.
+    """Import the module ``torch``.
 
     Raises:
-        ImportError: it is not here.
+        ImportError: it is not installed.
     """
     return _imported("torch")
 
 
 def require_gguf_package() -> Any:
-    """The module ``gguf``, which reads and writes weights.
+    """Import the module ``gguf``, which reads and writes weights.
 
     Raises:
-        ImportError: it is not here.
+        ImportError: it is not installed.
     """
     return _imported("gguf")
 
@@ -38,19 +38,19 @@ def _imported(name: str) -> ModuleType:
 
 
 def device_of_training() -> str:
-    """Where it is computed: ``"cuda"`` where there is such a device, else ``"cpu"``."""
+    """PyTorch's device for training: ``"cuda"`` if there is such a GPU, and ``"cpu"`` otherwise."""
     return "cuda" if require_torch().cuda.is_available() else "cpu"
 
 
 def computes_bfloat16(device: str) -> bool:
-    """Whether products in bfloat16 are faster there than in float32: a CPU has instructions of its own for them."""
+    """Whether products are faster in bfloat16 than in float32. On a CPU this needs special instructions."""
     if device == "cuda":
         return bool(require_torch().cuda.is_bf16_supported())
     return "amx_bf16" in cpu_flags()
 
 
 def save(content: Any, path: Path) -> None:
-    """Put a file of tensors in place of the one before, whole or not at all.
+    """Write a file of tensors. The old file stays until the new one is complete.
 
     Raises:
         OSError: the disk is full, or cannot be written.
@@ -58,5 +58,5 @@ def save(content: Any, path: Path) -> None:
     try:
         with replacing(path) as temporary, open(temporary, "wb") as file:
             require_torch().save(content, file)
-    except RuntimeError as error:  # what torch makes of a disk that is full
+    except RuntimeError as error:  # torch's error for a disk that is full
         raise OSError(f"{path} cannot be written: {error}") from error

@@ -1,4 +1,4 @@
-"""Text, states, training, and the files: all steps of ``specllama train-draft`` but for the last, which compares."""
+"""Trains a head: text, states, training, and the files. This is all of ``specllama train-draft`` but the comparison."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
     from .state_head import AnyShape
 
 _N_CTX, _LONGEST_PROMPT = 1024, 2048
-_TRIED = 4096  # tokens, and
-_MEASURED = 60.0  # seconds of writing, at most, before the forecast
-_LATE = 1.3  # of a step's seconds, after which it ends whatever is missing
+_TRIED = 4096  # the most tokens of text that are written to measure the speed
+_MEASURED = 60.0  # the most seconds for each measurement of the speed
+_LATE = 1.3  # a step ends after this many times its planned seconds, even if it is not complete
 _TYPES = ("Q8_0", "Q4_0")
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What a training made.
+    """The result of a training.
 
     Attributes:
         target: the path of the target.
-        weights: a short name for its weights.
-        n_ctx: tokens of its context that comparing takes.
-        heads: the head in several types of weights, by their names. They are gone when the training is over.
-        output: where the head is to be.
-        greedy: how often it was right on text that it has not seen, see `Acceptance`.
-        sampled: the same at temperature 1.
-        num_tokens: of the text that it has learned from.
+        weights: the `Digest` of its weights.
+        n_ctx: the tokens of the context for comparing.
+        heads: the files of the head, by the type of their weights. They are deleted at the end of the training.
+        output: the path that the head will have.
+        greedy: the measured `Acceptance.greedy`.
+        sampled: the measured `Acceptance.sampled`.
+        num_tokens: how many tokens of text the head has learned from.
     """
 
     target: str
@@ -65,7 +65,7 @@ class Trained:
     num_tokens: int
 
     def keep(self, kind: str) -> Path:
-        """Put the head of one type where it is to be.
+        """Copy the head with one type of weights to `output`.
 
         Raises:
             OSError: the disk is full, or cannot be written.
@@ -77,13 +77,13 @@ class Trained:
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """What a training may take.
+    """The limits of a training. Either `hours` or `tokens` must be given.
 
     Attributes:
-        hours: all together; or
-        tokens: of text.
-        answer: tokens of one answer, at most.
-        parallel: texts that are written at once.
+        hours: the time for all steps together.
+        tokens: the number of tokens of text.
+        answer: the most tokens in one answer.
+        parallel: how many texts are written at once.
     """
 
     hours: float | None = None
@@ -92,10 +92,10 @@ class Budget:
     parallel: int = 8
 
     def __post_init__(self) -> None:
-        """Refuse what is none.
+        """Check the limits.
 
         Raises:
-            ValueError: neither, both, or one that is not positive.
+            ValueError: neither or both of `hours` and `tokens` were given, or a limit is not positive.
         """
         if (self.hours is None) == (self.tokens is None):
             raise ValueError("give either hours or tokens (--hours, --tokens)")
@@ -117,32 +117,33 @@ def trained(
     force: bool = False,
     progress: Progress = SILENT,
 ) -> Iterator[Trained]:
-    """Make a head for a model. What an earlier call with the same arguments has done is not done again.
+    """Train a head for a model. Steps that an earlier call with equal arguments has completed are not repeated.
 
-    When the block ends without an error, the training is over, and what it has kept is removed.
+    It is a context manager. When its block ends without an error, the training is over, and its files are removed.
 
     Args:
         model: a GGUF file, or a name of the catalog.
-        budget: what it may take.
+        budget: the limits of the training.
         kind: one of `head_kinds.TRAINED`.
-        output: the head; None: beside the model, as ``eagle3-NAME.gguf``, ``medusa-NAME.gguf`` or so.
-        text: files of the user's, see `Writer`.
-        start: an EAGLE-3 head for this model, which is trained further; None: a new one.
-        threads: of everything; None: what suits this machine.
-        force: replace a head that is there.
-        progress: hears how far it is.
+        output: the path for the head; None for a file beside the model, such as ``eagle3-NAME.gguf``.
+        text: files of the user's with prompts or text, as for `Writer`.
+        start: an EAGLE-3 head for this model, which is trained further; None for a new head.
+        threads: the number of threads for everything; None for the usual number on this machine.
+        force: whether an existing head is replaced.
+        progress: is told the progress.
 
     Yields:
-        The heads, of which one is to be kept.
+        The result. Call its `keep` within the block.
 
     Raises:
-        ImportError: PyTorch or gguf is not here.
-        ModelNotFoundError, ValueError: no model that a head can be trained for, no head for it to start from,
-            or a kind that there is not.
+        ImportError: PyTorch or gguf is not installed.
+        ModelNotFoundError: there is no such model.
+        ValueError: no head can be trained for this model, the head to start from cannot be used, or there is no such
+            kind.
         FileExistsError: there is a head already.
-        AlreadyTrainingError: somebody else trains a head for this model.
-        OSError: the disk is full, too small, or cannot be written.
-        MemoryError: there is too little.
+        AlreadyTrainingError: another process is training a head for this model.
+        OSError: the disk is too small, or cannot be written.
+        MemoryError: the free memory is too small.
     """
     if kind not in TRAINED:
         raise ValueError(f"kind={kind!r} is none of {', '.join(TRAINED)}")
@@ -175,7 +176,7 @@ def trained(
 
 
 class _Training:
-    """One training, step by step."""
+    """One training. `run` does its steps."""
 
     def __init__(
         self,
@@ -194,7 +195,7 @@ class _Training:
         require_torch().set_num_threads(threads)
 
     def run(self, destination: Path) -> Trained:
-        """All steps that are not done."""
+        """Do all steps that are not done yet."""
         plan = self._work.read("plan") or self._planned()
         if self._work.read("written") is None:
             self._write(plan)
@@ -219,7 +220,7 @@ class _Training:
         )
 
     def _most_seconds(self, plan: Mapping[str, Any], step: int) -> float:
-        """After which a step ends, whatever is missing: of hours it may take its part, and somewhat more."""
+        """The seconds after which a step ends, even if it is not complete. Only a budget in hours limits them."""
         return float("inf") if self._budget.hours is None else _LATE * plan["seconds"][step] + _MEASURED
 
     # Text
@@ -255,7 +256,7 @@ class _Training:
         self._work.write("written", {})
 
     def _texts(self, plan: Mapping[str, Any]) -> list[Text]:
-        """As much of the text as was planned: an earlier training may have had more."""
+        """The planned part of the text. An earlier training may have left more."""
         found, size = list[Text](), 0
         for text in read_texts(self._work.texts):
             if size >= plan["num_tokens"]:
@@ -265,7 +266,7 @@ class _Training:
         return found
 
     def _rows(self, texts: Sequence[Text]) -> npt.NDArray[np.int64]:
-        """The tokens that the head says."""
+        """The tokens that the head can draft. They are kept in a file."""
         kept = self._work.folder / "rows.npy"
         if kept.exists():
             found: npt.NDArray[np.int64] = np.load(kept)
@@ -276,7 +277,7 @@ class _Training:
         return rows
 
     def _said(self, texts: Sequence[Text]) -> npt.NDArray[np.int64]:
-        """Those of the head that it starts from, or those that the target writes most."""
+        """The tokens of the head that is trained further, or those that the target writes most."""
         from .plan import num_rows
 
         return counted_rows(texts, self._target.n_vocab, num_rows) if self._start is None else self._start.rows
@@ -348,7 +349,11 @@ class _Training:
     # The plan
 
     def _planned(self) -> dict[str, Any]:
-        """Measure for a minute or two, say what to expect, and refuse what cannot be."""
+        """Measure for a minute or two, tell the user what to expect, and check that the budget suffices.
+
+        Raises:
+            ValueError, OSError, MemoryError: time, disk or memory is too small.
+        """
         from .plan import plan_of, require_room
 
         self._progress.note("measuring how fast the model writes, reads and learns here")
@@ -382,7 +387,7 @@ class _Training:
         return shape_of(self._kind, self._target, num_rows(self._target.n_vocab, plan.num_tokens))
 
     def _rates(self) -> tuple[Rates, int]:
-        """What was measured, and how much text there is then."""
+        """The measured speeds, and the number of tokens of text after measuring."""
         from .plan import Rates
         from .speed import speed_of_training
 
@@ -411,7 +416,7 @@ class _Training:
 
 
 def counted_rows(texts: Sequence[Text], n_vocab: int, num_rows: Any) -> npt.NDArray[np.int64]:
-    """The tokens that a head says, in ascending order."""
+    """The tokens that the target writes most, in ascending order of their ids."""
     counts = np.zeros(n_vocab, np.int64)
     for text in texts:
         np.add.at(counts, text.tokens[text.start :], 1)
@@ -420,6 +425,6 @@ def counted_rows(texts: Sequence[Text], n_vocab: int, num_rows: Any) -> npt.NDAr
 
 
 def _named(name: str) -> list[Any]:
-    """A file of the user's, as it is now."""
+    """A file of the user's with its size and time, which identify its content."""
     found = os.stat(name)
     return [os.path.abspath(name), found.st_size, found.st_mtime_ns]

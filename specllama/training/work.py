@@ -1,4 +1,4 @@
-"""The folder of a training: what is done is there, so that the same command goes on where it was."""
+"""The folder of a training. It keeps all finished steps, so that the same command can resume."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _PARTIAL = ".partial"
 
 
 class AlreadyTrainingError(RuntimeError):
-    """Somebody else trains a draft for this model."""
+    """Another process is training a draft for this model."""
 
 
 class Work:
     """The folder of one training.
 
     Args:
-        target: a short name for the target's weights.
-        texts: what the text depends on. Trainings that agree in it share their text, which stays for later ones.
-        asked: what else was asked for. Another wish is another training.
+        target: the `Digest` of the target's weights.
+        texts: everything that the text depends on. Trainings for which it is equal share one text.
+        asked: everything else that was asked for. If it differs, it is another training, with a folder of its own.
 
     Attributes:
-        folder: where everything else is.
-        texts: what the target has written, and the user has given.
-        states: the folder of its states.
-        checkpoint: of the training.
-        best: the best weights so far.
+        folder: the folder of this training's own files.
+        texts: the file with the texts that the target has written or the user has given.
+        states: the folder of the target's states.
+        checkpoint: the file of the last checkpoint.
+        best: the file of the best weights so far.
     """
 
     def __init__(self, target: str, texts: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
@@ -49,10 +49,10 @@ class Work:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Within the block nobody else trains for this target. A lock of a process that was killed is gone with it.
+        """A context manager with a lock: no other process trains for this target. A killed process loses its lock.
 
         Raises:
-            AlreadyTrainingError: somebody does.
+            AlreadyTrainingError: another process has the lock.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(self._lock)
@@ -63,14 +63,14 @@ class Work:
                 f"a draft for this model is being trained already, by another process (lock {self._lock}): wait for it"
             ) from None
         try:
-            for left in self.folder.rglob(f".*{_PARTIAL}"):  # by a process that was killed
+            for left in self.folder.rglob(f".*{_PARTIAL}"):  # files of a process that was killed
                 left.unlink()
             yield
         finally:
             lock.release()
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """What was written under a name; None if nothing whole is there."""
+        """The content that was written under a name; None if there is none, or it is damaged."""
         try:
             found = read_json(self.folder / f"{name}.json")
         except (OSError, ValueError, RecursionError):
@@ -78,7 +78,7 @@ class Work:
         return found if isinstance(found, dict) else None
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
-        """Keep it.
+        """Write content under a name.
 
         Raises:
             OSError: the disk is full, or cannot be written.
@@ -86,11 +86,11 @@ class Work:
         write_json(self.folder / f"{name}.json", content)
 
     def free(self) -> int:
-        """Bytes that the disk has room for."""
+        """The free bytes on the disk."""
         return shutil.disk_usage(self.folder).free
 
     def remove(self) -> None:
-        """It is over, and the head is where it belongs. The text stays: it is small, and took long to write."""
+        """Delete the folder. The text stays: it is small, took long to write, and serves later trainings."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -100,7 +100,9 @@ def _digest(of: Any) -> str:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A block that writes another file, which takes the place of the one before when it is whole, or never.
+    """A context manager that gives a temporary path.
+
+    After the block that file replaces `path`, unless there was an error.
 
     Raises:
         OSError: the disk is full, or cannot be written.

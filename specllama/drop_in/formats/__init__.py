@@ -1,1 +1,1 @@
-"""What models write beside words: calls of tools and thoughts, in the form that a chat template teaches them."""
+"""Forms in which models write calls of tools and thoughts. A model's chat template teaches one of them."""

@@ -1,4 +1,4 @@
-"""``<｜tool▁calls▁begin｜>`` and what is within: DeepSeek V3, R1 and V3.1."""
+"""Calls between ``<｜tool▁calls▁begin｜>`` and ``<｜tool▁calls▁end｜>``: DeepSeek V3, R1 and V3.1."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _called(reading: Reading, mark: str) -> Parsing[None]:
 
 
 def _one(reading: Reading) -> Parsing[bool]:
-    """Reads a call; False if it is none."""
+    """Read one call. Returns False if the text is no call."""
     before: list[str] = []
     if not (yield from text_until(reading, before.append, (_SEPARATOR,))):
         return False
     name = "".join(before).strip()
     is_fenced = name == _KIND
-    if is_fenced:  # before V3.1
+    if is_fenced:  # models before V3.1 write the arguments in a Markdown fence
         before.clear()
         if not (yield from text_until(reading, before.append, (_FENCE,))):
             return False

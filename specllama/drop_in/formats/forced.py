@@ -1,4 +1,7 @@
-"""The grammar of calls, in the form that the model was trained to write: of a whole answer, or behind a beginning."""
+"""Writes the grammar of calls, in the form that the model was trained to write.
+
+The grammar is for a whole answer, or for the rest of a call that the model has begun.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +28,19 @@ def forced_calls(
     is_thinking: bool = False,
     is_loose: bool = False,
 ) -> str:
-    """Llguidance's grammar of calls.
+    """The grammar of calls, for llguidance.
 
     Args:
-        written: how they are written.
-        schemas: llguidance's schema of the parameters of each tool that may be called, by its name.
-        token: gives the token that a text is, if the model has one that no other text is written with.
-        several: whether there may be more than one.
-        thoughts: the marks of a thought that may stand before them.
-        is_thinking: it has been begun.
-        is_loose: a model may have other blanks between the pieces.
+        written: the form of the calls.
+        schemas: for each tool that may be called, its name and llguidance's schema of its parameters.
+        token: gives the special token for a text; None if the model has no such token.
+        several: whether there may be more than one call.
+        thoughts: the marks around a thought, which may come before the calls; None if there can be none.
+        is_thinking: whether the prompt has begun a thought.
+        is_loose: whether the blanks around the pieces may differ from the form's.
+
+    Returns:
+        JSON of llguidance's grammars.
     """
     grammar = _Grammar(token, is_loose)
     text, rules = grammar.text, grammar.rules
@@ -55,14 +61,14 @@ def forced_calls(
 
 
 class _Grammar:
-    """See ``Grammar``."""
+    """Implements ``format.Grammar``."""
 
     def __init__(self, token: Callable[[str], int | None], is_loose: bool) -> None:
         self._token = token
         self._is_loose = is_loose
         self.rules: list[str] = []
         self.parts: list[dict[str, Any]] = []
-        self._marks: list[str] = []  # that end texts
+        self._marks: list[str] = []  # the marks of `text_until`
 
     def text(self, pieces: Pieces) -> str:
         return " ".join(self._piece(piece) for piece in pieces if piece)
@@ -92,17 +98,27 @@ class _Grammar:
 def behind_trigger(
     written: Written, schemas: Mapping[str, Any], token: Callable[[str], int | None], *, several: bool
 ) -> str:
-    """The grammar of what stands behind the trigger of the first call. The arguments are those of `forced_calls`."""
+    """The grammar of the text after the trigger of the first call.
+
+    Args:
+        written: the form of the calls, with a trigger.
+        schemas: for each tool that may be called, its name and llguidance's schema of its parameters.
+        token: gives the special token for a text; None if the model has no such token.
+        several: whether there may be more than one call.
+
+    Returns:
+        JSON of llguidance's grammars.
+    """
     if written.begin:
-        end = written.end if several else ()  # behind the one call that there may be the answer is over
+        end = written.end if several else ()  # a single call ends the answer, so no end mark is needed
         rest = dataclasses.replace(written, begin=_without(written.begin, written.trigger), end=end)
-    else:  # each call has its own
+    else:  # each call has a trigger of its own
         rest = dataclasses.replace(written, before=lambda name: _without(written.before(name), written.trigger))
     return forced_calls(rest, schemas, token, several=several and bool(written.begin), is_loose=True)
 
 
 def _without(pieces: Pieces, trigger: str) -> Pieces:
-    """What is left of a text behind what it begins with."""
+    """The pieces without `trigger`, which is the beginning of their text."""
     left = []
     for piece in pieces:
         covered, trigger = min(len(piece), len(trigger)), trigger[len(piece) :]
@@ -114,7 +130,7 @@ def _literal(piece: str, is_loose: bool) -> str:
     if not is_loose:
         return json.dumps(piece)
     parts = re.fullmatch(r"(\s*)(.*?)(\s*)", piece, re.S)
-    assert parts is not None  # for mypy: each text is one
+    assert parts is not None  # for mypy: every text matches
     before, words, behind = parts.groups()
     return " ".join([*([_BLANK] if before else []), json.dumps(words), *([_BLANK] if behind and words else [])])
 

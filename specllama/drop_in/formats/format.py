@@ -1,4 +1,4 @@
-"""What a form of calls is."""
+"""The description of a form in which models write calls."""
 
 from __future__ import annotations
 
@@ -9,42 +9,43 @@ from typing import Any, Protocol
 from .reading import Parsing, Reading
 
 Pieces = tuple[str, ...]
-"""A text in pieces. One of them that is a token of its own in the model's vocabulary is written as that."""
+"""A text in pieces. A piece that is a special token of the model is written as that token."""
 
 
 class Regex(str):
-    """A piece that is any text of a regular expression."""
+    """A piece that may be any text which matches this regular expression."""
 
     __slots__ = ()
 
 
 class Grammar(Protocol):
-    """A grammar of llguidance's that is being written."""
+    """Builds a grammar for llguidance. Its methods return parts of a rule."""
 
     def text(self, pieces: Pieces) -> str:
-        """What says that this text is next."""
+        """The part that matches this text."""
 
     def text_until(self, mark: str) -> str:
-        """What says that any text is next, up to a mark, which is read with it."""
+        """The part that matches any text up to the first `mark`, and the mark."""
 
     def schema(self, schema: Any) -> str:
-        """What says that JSON of a schema is next."""
+        """The part that matches JSON of a schema."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """How calls are written, for a grammar.
+    """How calls are written, for making a grammar.
 
     Attributes:
-        before: what stands before the arguments of a call of that name.
-        after: what stands behind them.
-        begin: what stands before the first call.
-        end: what stands behind the last one.
-        between: what stands between two calls; None: there is only one.
-        trigger: the text at the beginning of the first call behind which there is nothing else; empty: none is.
-        bare: what small models write instead before the arguments of a call of that name, with a brace behind them.
-        bare_behind: where that is a call, beside the start of an answer.
-        arguments: gives the grammar of arguments from the schema of the parameters; None: they are JSON.
+        before: gives the text before the arguments, from the tool's name.
+        after: the text after the arguments.
+        begin: the text before the first call.
+        end: the text after the last call.
+        between: the text between two calls; None if there is only one call.
+        trigger: the beginning of the first call that always starts a call; empty if there is no such text.
+        bare: gives another text before the arguments, as small models write it, from the tool's name. The arguments
+            and a brace follow it.
+        bare_behind: the texts after which `bare` begins a call. At the start of an answer it always does.
+        arguments: gives the grammar of the arguments from the schema of the parameters; None if they are JSON.
     """
 
     before: Callable[[str], Pieces]
@@ -63,13 +64,13 @@ class Format:
     """A form in which models write calls.
 
     Attributes:
-        name: what it is called.
+        name: the name of the form.
         is_in: whether a chat template teaches it.
-        openings: what reads on behind each text that begins a call, and is given it.
-        marks: other texts that may be tokens of their own, which are read and not shown.
-        at_start: what reads an answer that begins without any of these.
-        written: how calls are written; None: nothing forces them.
-        thoughts: pieces around a thought, if they are none of `thinking.THOUGHTS`.
+        openings: the texts that begin a call. The function of each reads what follows, and is given the text.
+        marks: other texts that may be special tokens. They are read, and not shown.
+        at_start: reads an answer that begins with none of the openings; None if there is nothing to read then.
+        written: how calls are written; None if calls of this form cannot be forced.
+        thoughts: the texts before and after a thought, if they are not in `thinking.THOUGHTS`.
     """
 
     name: str

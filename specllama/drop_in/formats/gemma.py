@@ -1,4 +1,4 @@
-"""``call:NAME{key:value}`` between marks: Gemma 4 and FunctionGemma. Strings have marks around them, not quotes."""
+"""Calls as ``call:NAME{key:value}`` between marks: Gemma 4 and FunctionGemma. Strings have marks in place of quotes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _calls(name: str, begin: str, end: str, quote: str) -> Format:
 
 
 def _value(reading: Reading, write: Callable[[str], None], quote: str, end: str) -> Parsing[None]:
-    """Reads a value, and writes it as JSON."""
+    """Read a value, and write it as JSON."""
     yield from spaces(reading)
     if (yield from literally(reading, quote)):
         write('"')
@@ -65,7 +65,7 @@ def _members(
         if bracket == "{":
             yield from spaces(reading)
             key: list[str] = []
-            behind: list[str] = []  # of a key in quotes, up to the colon
+            behind: list[str] = []  # the text between a key in quotes and the colon
             is_quoted = yield from literally(reading, quote)
             if is_quoted:
                 yield from text_until(reading, key.append, (quote,))
@@ -75,7 +75,7 @@ def _members(
         else:
             write(comma)
         yield from _value(reading, write, quote, end)
-        if reading.at == at:  # of another bracket
+        if reading.at == at:  # nothing was read: a bracket that closes another list or object stands here
             return
     write(closed)
 

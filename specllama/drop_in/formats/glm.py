@@ -1,4 +1,4 @@
-"""``<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>``: GLM 4.5 and later."""
+"""Calls as ``<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>``: GLM 4.5 and later."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GLM = Format(
     lambda template: _CALL in template and _PARAMETERS.before in template,
     {_CALL: _called},
     marks=(_CALL_END,),
-    written=Written(  # the line breaks are 4.6's; 4.7 has none
+    written=Written(  # GLM 4.6 writes the line breaks, and 4.7 does not
         before=lambda name: (_CALL, name, Regex(r"\n?")),
         after=(_CALL_END,),
         between=(Regex(r"\n?"),),

@@ -1,4 +1,4 @@
-"""``<|channel|>NAME<|message|>...<|end|>``: gpt-oss, of which every answer is such messages."""
+"""Messages as ``<|channel|>NAME<|message|>...<|end|>``: gpt-oss. Each of its answers consists of such messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _THOUGHTS = re.compile(r"<\|channel\|>\s*analysis")
 
 
 def _message(reading: Reading, mark: str) -> Parsing[None]:
-    """Reads a message, of which the beginning has been read."""
+    """Read a message. Its first mark was read already."""
     at = reading.at
     header: list[str] = []
     if not (yield from text_until(reading, header.append, (_MESSAGE,))):
@@ -35,7 +35,7 @@ def _message(reading: Reading, mark: str) -> Parsing[None]:
     found = yield from text_until(reading, write, (_START, _CHANNEL, *_ENDS))
     if is_thought:
         reading.end_thought()
-    if found in (_START, _CHANNEL):  # of the next one
+    if found in (_START, _CHANNEL):  # the beginning of the next message
         reading.back_to(reading.at - len(found))
 
 

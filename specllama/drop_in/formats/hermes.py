@@ -1,6 +1,6 @@
-"""``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``: Hermes, Qwen 2.5 and 3, and many others.
+"""Calls as ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``: Hermes, Qwen 2.5 and 3, and many others.
 
-Small models often write something else around the object, or nothing. Then it is a call if there is a tool of its name.
+Small models often write other text around the object, or none. Such an object is a call if it has the name of a tool.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _at_start(reading: Reading) -> Parsing[None]:
 
 HERMES = Format(
     "hermes",
-    lambda template: _TAUGHT.search(template) is not None,  # others have something else between the same marks
+    lambda template: _TAUGHT.search(template) is not None,  # other forms use the same marks for something else
     {_BEGIN: _called, **dict.fromkeys(_OTHERS, _otherwise)},
     marks=(_END,),
     at_start=_at_start,

@@ -1,4 +1,4 @@
-"""Calls as JSON objects, with a name and arguments, which are handed on while they are written."""
+"""Calls as JSON objects with a name and arguments. The arguments are passed on while they are being written."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _KEYS = (*_NAMES, *_ARGUMENTS, "id", "type")
 
 
 def escaped(text: str) -> str:
-    """A text as it stands between the quotes of a string."""
+    """A text escaped as in a JSON string, without the quotes."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def json_or_string(text: str) -> str:
-    """A text as it is, if it is JSON, else as a string."""
+    """The text itself if it is JSON, and otherwise a JSON string of it."""
     try:
         json.loads(text)
     except ValueError:
@@ -28,7 +28,7 @@ def json_or_string(text: str) -> str:
 
 
 def json_value(reading: Reading, write: Callable[[str], None]) -> Parsing[None]:
-    """Reads a value as far as it is one, and writes it as it is."""
+    """Read one JSON value, and write its text unchanged. Stops at a character that cannot be in it."""
     depth, in_string, is_escaped = 0, False, False
     at = reading.at
     while character := (yield from reading.next()):
@@ -42,7 +42,7 @@ def json_value(reading: Reading, write: Callable[[str], None]) -> Parsing[None]:
         elif character in "}]" and depth:
             depth -= 1
         elif character == "<" or not (depth or character.isalnum() or character in "+-."):
-            reading.back_to(at)  # no JSON has it here: it is what closes the call, say
+            reading.back_to(at)  # no JSON value has this character here: it may begin the mark that closes the call
             return
         write(character)
         at = reading.at
@@ -51,28 +51,31 @@ def json_value(reading: Reading, write: Callable[[str], None]) -> Parsing[None]:
 
 
 def captured(reading: Reading) -> Parsing[str]:
-    """The text of a value."""
+    """Read one JSON value. Returns its text."""
     parts: list[str] = []
     yield from json_value(reading, parts.append)
     return "".join(parts)
 
 
 def call_object(reading: Reading, *, known_only: bool = False) -> Parsing[str | None]:
-    """Reads ``{"name": ..., "arguments": {...}}``. The first brace may be doubled, as in the template of Qwen2.5-Coder.
+    """Read a call: ``{"name": ..., "arguments": {...}}``.
+
+    The first brace may be doubled, as Qwen2.5-Coder's template has it.
 
     Args:
-        reading: where it may be next.
-        known_only: any other object may be as well: it is a call if it has arguments and the name of a tool.
+        reading: the answer.
+        known_only: whether the object may also be ordinary text. Then it is a call only if it has arguments and the
+            name of a tool.
 
     Returns:
-        None if it was a call; else what was read of it.
+        None if it was a call; otherwise the text that was read.
     """
     start = reading.at
     name, early, is_called = "", "", False
     yield from spaces(reading)
     if not (yield from literally(reading, "{")):
         return reading.since(start)
-    is_doubled = yield from literally(reading, "{")  # no object begins so
+    is_doubled = yield from literally(reading, "{")  # a plain JSON object cannot begin with two braces
     while True:
         yield from spaces(reading)
         at = reading.at
@@ -120,7 +123,7 @@ def _begins_object(reading: Reading) -> Parsing[bool]:
 
 
 def _text_of(value: str) -> str:
-    """That of a string; empty for anything else."""
+    """The content of a JSON string; empty if the value is anything else."""
     with contextlib.suppress(ValueError):
         found = json.loads(value, strict=False)
         return found if isinstance(found, str) else ""
@@ -128,5 +131,5 @@ def _text_of(value: str) -> str:
 
 
 def _as_arguments(value: str) -> str:
-    """Arguments that are no object: some models write them as a string, as OpenAI's API does."""
+    """Arguments that are no object. Some models write them as a string with JSON, as OpenAI's API does."""
     return "{}" if value == "null" else _text_of(value) or value

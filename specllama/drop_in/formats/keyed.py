@@ -1,4 +1,4 @@
-"""Arguments of which each is a key and a value between marks: a value is a text as it is, or JSON."""
+"""Arguments that are written as keys and values between marks. A value is JSON, or plain text for a string."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .json_calls import escaped, json_or_string
 from .reading import Parsing, Reading, closing, literally, text_until
 
 _OF_PYTHON = {"True": "true", "False": "false", "None": "null"}
-"""As some chat templates write the values of earlier calls."""
+"""Python's constants, as some chat templates write them in earlier calls, and their JSON."""
 _ANY_KEY = Regex(r'[^<>"\n]+')
-_SHARED = ("$defs", "definitions")  # parts of a schema to which those of its properties refer
+_SHARED = ("$defs", "definitions")  # parts of a schema that the schemas of its properties may refer to
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,10 +23,10 @@ class Keyed:
 
     Attributes:
         before: the mark before a key.
-        behind: the mark behind it.
-        opening: the mark before a value, if there is one of its own.
-        end: the mark behind a value.
-        breaks: a value stands on lines of its own.
+        behind: the mark after a key.
+        end: the mark after a value.
+        opening: the mark before a value; empty if there is none.
+        breaks: whether a value stands on lines of its own.
     """
 
     before: str
@@ -36,7 +36,7 @@ class Keyed:
     breaks: bool = False
 
     def read(self, reading: Reading, tool: str, ends: Pieces) -> Parsing[None]:
-        """Reads the arguments of a call, up to one of the marks that end it, which it reads, too."""
+        """Read the arguments of a call of `tool`, and the mark after them, which is one of `ends`."""
         types, before = _types(reading.tools.get(tool)), "{"
         while (yield from closing(reading, self.before)):
             key: list[str] = []
@@ -60,7 +60,7 @@ class Keyed:
                 return
 
     def _text(self, reading: Reading, write: Callable[[str], None]) -> Parsing[str]:
-        """Writes a value as a string, without the line break that ends it."""
+        """Read a value, and write it as a JSON string. A line break at its end is left out if `breaks` is true."""
         held = ""
 
         def add(character: str) -> None:
@@ -75,24 +75,24 @@ class Keyed:
         return found
 
     def _value(self, reading: Reading, write: Callable[[str], None]) -> Parsing[str]:
-        """Writes a value as it is, if it is JSON, else as a string."""
+        """Read a value, and write it unchanged if it is JSON, and otherwise as a JSON string."""
         value: list[str] = []
         found = yield from text_until(reading, value.append, (self.end,))
         text = "".join(value)
         text = text.removesuffix("\n") if self.breaks else text
         if found:
             write(json_or_string(_OF_PYTHON.get(text, text)))
-        else:  # cut off
+        else:  # the answer was cut off within the value
             words = (as_json[: len(text)] for word, as_json in _OF_PYTHON.items() if text and word.startswith(text))
             write(next(words, text))
         return found
 
     def written(self, schema: Mapping[str, Any], grammar: Grammar) -> str:
-        """The grammar of the arguments: in the order of the schema, those that are required among them.
+        """The grammar of the arguments. They come in the order of the schema, and optional ones may be missing.
 
         Args:
-            schema: of the parameters.
-            grammar: gets the rules that it takes.
+            schema: the schema of the parameters.
+            grammar: the grammar that is being built.
         """
         properties = schema.get("properties")
         if not isinstance(properties, Mapping) or not properties:
@@ -121,7 +121,7 @@ class Keyed:
 
 
 def _types(schema: Any) -> dict[str, Any]:
-    """Of the parameters of a tool, as far as its schema says them."""
+    """The types of a tool's parameters by their names, as far as its schema gives them."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not isinstance(properties, Mapping):
         return {}

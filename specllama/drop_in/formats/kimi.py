@@ -1,4 +1,4 @@
-"""``<|tool_calls_section_begin|>`` and what is within: Kimi K2. A call has the name ``functions.NAME:NUMBER``."""
+"""Calls between ``<|tool_calls_section_begin|>`` and ``..._end|>``, each named ``functions.NAME:NUMBER``: Kimi K2."""
 
 from __future__ import annotations
 

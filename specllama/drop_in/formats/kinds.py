@@ -1,4 +1,4 @@
-"""All forms of calls, and which of them a chat template teaches."""
+"""The table of all forms of calls, and which of them a chat template teaches."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ FORMATS = (
     HERMES,
     LLAMA3,
 )
-"""The first one that a template teaches counts."""
+"""All forms. The first one that a template teaches is taken."""
 
 
 @functools.lru_cache(maxsize=32)
 def taught_by(template: str) -> tuple[Format | None, tuple[Pieces, Pieces] | None]:
-    """The form of calls and the marks of thoughts that a chat template has; None for what it has not."""
+    """The form of calls that a chat template teaches, and its marks of thoughts. Each is None if there is none."""
     found = next((form for form in FORMATS if form.is_in(template)), None)
     return found, found.thoughts if found is not None and found.thoughts else thoughts_in(template)
 
@@ -51,14 +51,14 @@ def read_answer(
     is_thinking: bool = False,
     is_free: bool = True,
 ) -> Parsing[None]:
-    """Reads a whole answer.
+    """Read a whole answer.
 
     Args:
-        reading: what it is read into.
-        form: of its calls; None: there are none.
-        thoughts: the marks of a thought before the answer; None: there is none.
-        is_thinking: the prompt has begun it.
-        is_free: nothing prescribes what the answer is. Else an answer in JSON is no call.
+        reading: the answer.
+        form: the form of its calls; None if it has no calls.
+        thoughts: the marks around a thought before the answer; None if it has no thoughts.
+        is_thinking: whether the prompt has begun the thought.
+        is_free: whether the model may write anything. If a grammar prescribes the answer, JSON in it is no call.
     """
     if thoughts is not None and is_free:
         yield from read_thought(reading, thoughts, is_thinking)

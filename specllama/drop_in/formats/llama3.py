@@ -1,6 +1,7 @@
-"""``{"name": ..., "parameters": {...}}`` as the whole answer, or behind ``<|python_tag|>``: Llama 3.1 to 3.3.
+"""Calls as ``{"name": ..., "parameters": {...}}``, alone or after ``<|python_tag|>``: Llama 3.1 to 3.3.
 
-``BARE`` is the same without that tag: what is asked of models whose chat template teaches no form.
+`BARE` has no such tag, and ``arguments`` in place of ``parameters``. It is asked of models whose chat template teaches
+no form.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ _TAG = "<|python_tag|>"
 
 
 def _objects(reading: Reading, *, known_only: bool) -> Parsing[str | None]:
-    """Calls with semicolons between them. Gives what was read instead of the first."""
+    """Read calls with semicolons between them.
+
+    Returns the text that was read if the first one is no call, else None.
+    """
     at = reading.at
     text = yield from call_object(reading, known_only=known_only)
     while text is None:

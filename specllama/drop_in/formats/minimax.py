@@ -1,4 +1,7 @@
-"""``<invoke name="NAME"><parameter name="KEY">VALUE</parameter></invoke>`` in ``<minimax:tool_call>``: MiniMax M2."""
+"""Calls as ``<invoke name="NAME"><parameter name="KEY">VALUE</parameter></invoke>``: MiniMax M2.
+
+All calls together stand in ``<minimax:tool_call>``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``[TOOL_CALLS]``: of Mistral. Before a list of objects, or since 2025 before each name, with its arguments behind."""
+"""Calls after ``[TOOL_CALLS]``: Mistral.
+
+A list of JSON objects follows the mark. Since 2025 it is a name with its arguments, and each call has its own mark.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``<function=NAME><parameter=KEY>VALUE</parameter></function>`` within ``<tool_call>``: Qwen3-Coder and Qwen3.5."""
+"""Calls as ``<function=NAME><parameter=KEY>VALUE</parameter></function>``: Qwen3-Coder and Qwen3.5.
+
+Each call stands in ``<tool_call>``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer, read character by character: where it is cut into pieces makes no difference."""
+"""Reads an answer character by character, so that the result does not depend on how it arrives in pieces."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
 Parsing = Generator[None, str, _Result]
-"""Reads what it is sent, a character each time, and an empty text from the end on."""
+"""A reader of an answer, as a generator. It is sent one character at a time, and empty strings after the end."""
 Delta = dict[str, Any]
-"""Those of ``reasoning_content``, ``content`` and ``tool_calls`` that there is something of, as in OpenAI's chunks."""
+"""The new parts of a message: ``reasoning_content``, ``content`` and ``tool_calls``, without those that are empty."""
 
 
 class Reading:
-    """What was read of an answer, and what it says.
+    """The state of reading an answer: the characters read, and the content, thoughts and calls found in them.
 
     Args:
-        tools: the schemas of the parameters of those that there are, by their names.
-        parallel: whether there may be more than one call. Those behind the first are left out else.
-        has_calls: whether there may be any. Spaces are held back then: a call takes those before it with it.
+        tools: the schemas of the tools' parameters, by the tools' names.
+        parallel: whether the answer may have more than one call. If not, calls after the first are left out.
+        has_calls: whether the answer may have calls. Then spaces are held back, since those before a call are left out.
 
     Attributes:
-        tools: the same.
-        is_over: whether the one call that there may be was made: what follows would be left out.
+        tools: the argument.
+        is_over: whether the only call that is allowed was made, so that all later text is left out.
     """
 
     def __init__(self, tools: Mapping[str, Any], *, parallel: bool = True, has_calls: bool = True) -> None:
@@ -31,22 +31,22 @@ class Reading:
         self._parallel = parallel
         self._holds = has_calls
         self._read: list[str] = []
-        self._back: list[str] = []  # given back, the next one last
-        self._spaces = ""  # of the content, not written yet
-        self._is_fresh = False  # behind a call or a thought, from which a line break takes the content
+        self._back: list[str] = []  # characters to read again, the next one last
+        self._spaces = ""  # spaces of the content that are held back
+        self._is_fresh = False  # after a call or a thought, where blanks before the content are left out
         self._has_content = False
         self._thought_spaces = ""
         self._thinks_first = True
         self._said: dict[str, list[str]] = {"reasoning_content": [], "content": []}
-        self._calls: list[Delta] = []  # what is new of each
+        self._calls: list[Delta] = []  # the new part of each call
         self._number = -1
         self._is_left_out = False
         self.is_over = False
 
-    # What is read
+    # The characters
 
     def next(self) -> Parsing[str]:
-        """The next character; empty at the end."""
+        """Read the next character; empty at the end."""
         character = self._back.pop() if self._back else (yield)
         if character:
             self._read.append(character)
@@ -54,22 +54,22 @@ class Reading:
 
     @property
     def at(self) -> int:
-        """How much was read."""
+        """How many characters were read."""
         return len(self._read)
 
     def since(self, at: int) -> str:
-        """What was read since then."""
+        """The text that was read from position `at` on."""
         return "".join(self._read[at:])
 
     def back_to(self, at: int) -> None:
-        """Reads again what was read since then."""
+        """Go back to position `at`, to read the text after it again."""
         self._back += reversed(self._read[at:])
         del self._read[at:]
 
-    # What it says
+    # The message
 
     def content(self, text: str) -> None:
-        """Words for the user."""
+        """Add text for the user."""
         if self._is_fresh:
             text = text.lstrip()
             if not text:
@@ -82,12 +82,12 @@ class Reading:
         self._said["content"].append(words)
 
     def begin_thought(self) -> None:
-        """Thoughts follow."""
+        """Begin a thought."""
         self._thought_spaces = "" if self._thinks_first else "\n"
         self._thinks_first = True
 
     def thought(self, text: str) -> None:
-        """A part of a thought. Spaces around it are left out."""
+        """Add text to a thought. Spaces around the thought are left out."""
         text = self._thought_spaces + (text.lstrip() if self._thinks_first and not self._thought_spaces else text)
         words = text.rstrip()
         self._thought_spaces = text[len(words) :]
@@ -96,23 +96,28 @@ class Reading:
             self._said["reasoning_content"].append(words)
 
     def end_thought(self) -> None:
-        """The thought is over."""
+        """End a thought."""
         self._is_fresh = True
 
     def call(self, name: str, known_as: str | None = None) -> None:
-        """A tool is called. Its arguments follow."""
+        """Begin a call of a tool. Its arguments follow.
+
+        Args:
+            name: the tool.
+            known_as: the id that the model has given to the call; None for a new one.
+        """
         self._spaces, self._is_fresh = "", True
         self._is_left_out = self._number >= 0 and not self._parallel
         if self._is_left_out:
             self.is_over = True
             return
         self._number += 1
-        # Some templates want nine letters or digits.
+        # Some templates require an id of nine letters or digits.
         call = {"index": self._number, "id": known_as or uuid.uuid4().hex[:9], "type": "function"}
         self._calls.append({**call, "function": {"name": name, "arguments": ""}})
 
     def arguments(self, text: str) -> None:
-        """A part of the arguments of the last call."""
+        """Add text to the arguments of the last call."""
         if self._is_left_out or not text:
             return
         if not self._calls:
@@ -120,16 +125,16 @@ class Reading:
         self._calls[-1]["function"]["arguments"] += text
 
     def end_calls(self) -> None:
-        """What was begun as calls is behind us."""
+        """Note that a call, or several in a row, are over."""
         self.is_over = self.is_over or (self._number >= 0 and not self._parallel)
 
     def end(self) -> None:
-        """The answer is over."""
+        """End the answer."""
         self._said["content"].append(self._spaces)
         self._spaces = ""
 
     def take(self) -> Delta:
-        """What is new."""
+        """The parts of the message that are new since the last call."""
         said: Delta = {name: text for name, texts in self._said.items() if (text := "".join(texts))}
         if self._calls:
             said["tool_calls"] = self._calls
@@ -139,7 +144,7 @@ class Reading:
 
 
 def text_until(reading: Reading, write: Callable[[str], None], marks: Collection[str]) -> Parsing[str]:
-    """Writes text up to one of some marks, which it gives; at the end an empty one."""
+    """Read and write text up to the first of some marks. Returns the mark; at the end of the answer an empty string."""
     pending = ""
     while character := (yield from reading.next()):
         pending += character
@@ -154,7 +159,7 @@ def text_until(reading: Reading, write: Callable[[str], None], marks: Collection
 
 
 def literally(reading: Reading, text: str) -> Parsing[bool]:
-    """Whether this text is next. If so, it is read."""
+    """Read `text` if it is next. Returns whether it was."""
     at = reading.at
     for expected in text:
         if (yield from reading.next()) != expected:
@@ -164,7 +169,7 @@ def literally(reading: Reading, text: str) -> Parsing[bool]:
 
 
 def spaces(reading: Reading) -> Parsing[None]:
-    """Reads spaces, if there are any."""
+    """Read all spaces that are next."""
     at = reading.at
     while (yield from reading.next()).isspace():
         at = reading.at
@@ -172,7 +177,7 @@ def spaces(reading: Reading) -> Parsing[None]:
 
 
 def closing(reading: Reading, text: str) -> Parsing[bool]:
-    """Whether this text is next, behind spaces. If so, it is read with them."""
+    """Read spaces and then `text`, if these are next. Returns whether they were."""
     at = reading.at
     yield from spaces(reading)
     found = yield from literally(reading, text)
@@ -182,11 +187,11 @@ def closing(reading: Reading, text: str) -> Parsing[bool]:
 
 
 class Reader:
-    """Reads an answer in pieces.
+    """Reads an answer that arrives in pieces.
 
     Args:
-        reading: what it is read into.
-        parsing: what reads it.
+        reading: the state.
+        parsing: the generator that reads.
     """
 
     def __init__(self, reading: Reading, parsing: Parsing[None]) -> None:
@@ -196,17 +201,17 @@ class Reader:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing that follows would be told."""
+        """Whether all later text would be left out."""
         return self._reading.is_over
 
     def feed(self, text: str) -> Delta:
-        """What a piece of it says."""
+        """Read a piece of the answer. Returns the new parts of the message."""
         for character in text:
             self._parsing.send(character)
         return self._reading.take()
 
     def end(self) -> Delta:
-        """What is left to say."""
+        """End the answer. Returns the last parts of the message."""
         try:
             while not self._has_ended:
                 self._parsing.send("")

@@ -1,4 +1,4 @@
-"""Thoughts: what stands between two marks at the beginning of an answer."""
+"""Thoughts: the text between two marks at the beginning of an answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ THOUGHTS: tuple[tuple[str, str], ...] = (
 
 
 def thoughts_in(template: str) -> tuple[Pieces, Pieces] | None:
-    """The marks of thoughts that a chat template knows."""
+    """The marks of thoughts that a chat template has; None if it has none of `THOUGHTS`."""
     for begin, end in THOUGHTS:
         if end in template and (begin in template or begin.removesuffix("thought") in template):
             return (begin,), (end,)
@@ -22,16 +22,16 @@ def thoughts_in(template: str) -> tuple[Pieces, Pieces] | None:
 
 
 def is_open(prompt: str, thoughts: tuple[Pieces, Pieces]) -> bool:
-    """Whether the end of a prompt begins a thought."""
+    """Whether a prompt ends with the mark that begins a thought."""
     return prompt.rstrip().endswith("".join(thoughts[0]))
 
 
 class Thinking:
-    """Whether a text that grows is in a thought.
+    """Follows a growing text, and tells whether it is in a thought.
 
     Args:
-        template: the chat template, which says how thoughts are marked.
-        prompt: what the text goes on with.
+        template: the chat template, which says what the marks are.
+        prompt: the prompt that the text continues.
     """
 
     def __init__(self, template: str, prompt: str) -> None:
@@ -42,7 +42,7 @@ class Thinking:
             self._text = thoughts[0][0]
 
     def add(self, piece: str) -> bool:
-        """Append a piece. Whether it belongs to a thought, or to the marks around it."""
+        """Append a piece. Returns whether it belongs to a thought or to the marks around one."""
         if self._marks is None:
             return False
         begin, end = self._marks
@@ -57,10 +57,10 @@ class Thinking:
 
 
 def read_thought(reading: Reading, thoughts: tuple[Pieces, Pieces], is_begun: bool) -> Parsing[None]:
-    """Reads a thought, if the answer begins with one."""
+    """Read a thought if the answer begins with one, or if the prompt has begun one."""
     at = reading.at
     yield from spaces(reading)
-    found = yield from literally(reading, "".join(thoughts[0]))  # a model may repeat what the prompt begins with
+    found = yield from literally(reading, "".join(thoughts[0]))  # a model may repeat the mark that ends the prompt
     if not found and not is_begun:
         reading.back_to(at)
         return

@@ -1,4 +1,4 @@
-"""What drafts for a target: a model, a head, the text itself, a function, or several of these.
+"""All that can draft for a target: a model, a head, the text itself, a function, or several of these.
 
-A kind of draft is a file here, and a line in the table of `opening`.
+Each kind of draft has a file in this folder and a line in the table of `kinds`.
 """

@@ -1,7 +1,7 @@
-"""What ``draft_model="auto"`` is for a model on this machine: decided once, by headers and costs, and remembered.
+"""``draft_model="auto"``: which draft is best for a model on this machine.
 
-Nothing is downloaded, loaded or measured for it. What was decided holds as long as the files are the same that could
-draft.
+The decision is made once, from file headers and known costs, and kept in a file. Nothing is downloaded, loaded or
+measured for it. It holds until one of the files that could draft changes.
 """
 
 from __future__ import annotations
@@ -25,42 +25,46 @@ from .draft import LOOKUP, Draft, DraftKind, Loader
 from .remembered import NOT_KNOWN, Decision, Measured, Paying, identity, read, seen, write
 
 _LOGGER = logging.getLogger("specllama.drafts")
-_LEAST = 1.1  # expected speedup over plain decoding: less is noise
-_LEAST_GUESSED = 1.15  # the same where T(n) of the target is not known here
+_LEAST = 1.1  # the least expected speedup over plain decoding: a smaller one is noise
+_LEAST_GUESSED = 1.15  # the least expected speedup where T(n) of the target was not measured here
 _GUESSED = {n: 1.0 + 0.15 * (n - 1) for n in range(1, 10)}
-"""T(n) of a target that was never measured here, in T(1): dearer than with our kernels or on a GPU."""
-_LEAST_FOREIGN = 1.25  # of a model of another tokenizer: lookup gives a tenth, too, and needs neither memory nor prompt
-_MOST_KEPT = 8  # drafts
-_SPARE = 1 << 28  # bytes that stay free
+"""The time of a batch of n tokens over that of one, T(n)/T(1), for a target that was never measured on this machine.
+
+The guess is careful: batches cost less with our kernels or on a GPU.
+"""
+_LEAST_FOREIGN = 1.25  # the least expected speedup of another tokenizer's model: lookup gives 1.1, and costs no memory
+_MOST_KEPT = 8  # drafts in a decision
+_SPARE = 1 << 28  # bytes of memory that must stay free
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What ``"auto"`` is.
+    """What ``"auto"`` stands for.
 
     Attributes:
-        draft_model: what to give in place of it; None for plain decoding.
-        why: it is that.
+        draft_model: the value that replaces ``"auto"``; None for plain decoding.
+        why: the reason for this choice.
     """
 
     draft_model: str | None
     why: str
 
     def __str__(self) -> str:
-        """In one line."""
+        """The choice and its reason, in one line."""
         name = "no draft" if self.draft_model is None else os.path.basename(self.draft_model)
         return f"draft_model='auto' is {name}: {self.why}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Room:
-    """What has to fit beside a draft.
+    """The memory that must fit beside a draft.
 
     Attributes:
-        n_ctx: tokens of the target's context; 0: as many as its file says.
-        own_ctx: of the draft's; None: as many.
-        on_gpu: layers are offloaded: how much room there is, llama.cpp says when it loads the draft.
-        is_open: the target is in memory already.
+        n_ctx: the number of tokens in the target's context; 0 for as many as its file says.
+        own_ctx: the number of tokens in the draft's context; None for as many as the target's.
+        on_gpu: True if layers are offloaded. Then only llama.cpp knows how much room there is, and says so when it
+            loads the draft.
+        is_open: True if the target is in memory already.
     """
 
     n_ctx: int = ROOM
@@ -70,15 +74,17 @@ class Room:
 
 
 def choose(path: str, room: Room) -> Choice:
-    """What drafts for a model, and why: what was decided before, as long as that holds. Says it once.
+    """Choose a draft for a model, and log the choice.
+
+    An earlier decision is used again as long as it holds.
 
     Args:
-        path: the model.
-        room: what has to fit beside the draft.
+        path: the model's file.
+        room: the memory that must fit beside the draft.
     """
     try:
         decision, is_new = _decided(path)
-    except NOT_KNOWN as error:  # whoever loads the model says what is wrong
+    except NOT_KNOWN as error:  # loading the model will report what is wrong
         return Choice(LOOKUP, f"what could draft for it is not known: {error}")
     choice, is_usual = _that_fits(decision, room)
     _LOGGER.log(logging.INFO if is_new or not is_usual else logging.DEBUG, "%s", choice)
@@ -86,20 +92,20 @@ def choose(path: str, room: Room) -> Choice:
 
 
 def chosen_of(found: Survey) -> Choice:
-    """What `choose` takes now of what a survey has found."""
+    """The choice that `choose` would make now from the results of a survey."""
     before = read(found.path)
     return _that_fits(_decision(found, "", before.measured if before else {}), Room())[0]
 
 
 def remember(found: Survey, measured: Mapping[str, tuple[float, float]]) -> None:
-    """Have `choose` go by what was measured.
+    """Keep measured speedups, which `choose` goes by from then on.
 
     Args:
-        found: the model, and what is here for it.
-        measured: the speedup over plain decoding and its standard error, by what drafted.
+        found: the survey of the model and of the drafts on this machine.
+        measured: for each ``draft_model``, the speedup over plain decoding and its standard error.
 
     Raises:
-        OSError, RuntimeError: it cannot be kept.
+        OSError, RuntimeError: the file cannot be written.
     """
     before = read(found.path)
     known = dict(before.measured) if before else {}
@@ -108,12 +114,14 @@ def remember(found: Survey, measured: Mapping[str, tuple[float, float]]) -> None
 
 
 class Automatic(DraftKind):
-    """What ``"auto"`` has taken. If that cannot be opened after all, the text is looked up: a target opens in any case.
+    """The draft that ``"auto"`` stands for.
+
+    If it cannot be opened, the text is looked up, so that a target always opens.
 
     Args:
-        taken: what it is.
-        lookup: what drafts in its place.
-        said: what it is and why, in one line.
+        taken: the chosen draft.
+        lookup: the draft that replaces the chosen one if that cannot be opened.
+        said: the choice and its reason, in one line.
     """
 
     def __init__(self, taken: DraftKind, lookup: DraftKind, said: str) -> None:
@@ -124,7 +132,7 @@ class Automatic(DraftKind):
 
     @classmethod
     def is_meant(cls, given: object) -> bool:
-        """See the base class. It is asked for by its name."""
+        """See the base class. `understood` handles the name ``"auto"`` itself."""
         return False
 
     def shown(self, target: str) -> Hidden | None:
@@ -151,13 +159,13 @@ class Automatic(DraftKind):
 
 
 def warn_of_opening(draft_model: str, error: Exception) -> None:
-    """Say that what was chosen cannot be opened after all."""
+    """Warn that the chosen draft cannot be opened."""
     name = os.path.basename(draft_model)
     warn(f"draft_model='auto' looks up the text, because {name} cannot be opened: {error}")
 
 
 def _decided(path: str) -> tuple[Decision, bool]:
-    """The decision, and whether it is a new one."""
+    """The decision, and whether it was made just now."""
     before, digest = read(path), seen(path)
     if before is not None and before.seen == digest and (before.is_final or not _is_measured(KeptCurves(), path)):
         return before, False
@@ -198,9 +206,9 @@ def _decision(found: Survey, digest: str, known: Mapping[str, Measured]) -> Deci
 
 
 def _gain(draft: FoundDraft, target: str, curves: KeptCurves, measured: Mapping[str, Measured]) -> tuple[float, str]:
-    """By what a draft is compared with others, and what is said of it. 0: it does not pay.
+    """The speedup by which drafts are compared, and the reason to report. A draft that does not pay has 0.
 
-    A head that was made for the model goes before all that was not measured: somebody has put it there.
+    A head that was made for the model goes before all drafts that were not measured, because a user has put it there.
     """
     if draft.draft_model in measured:
         ratio = measured[draft.draft_model].ratio
@@ -218,7 +226,7 @@ def _gain(draft: FoundDraft, target: str, curves: KeptCurves, measured: Mapping[
 
 
 def _expected_gain(draft: FoundDraft, target: str, curves: KeptCurves) -> tuple[float, bool]:
-    """Of a model the speedup that is expected, and whether T(n) of the target is known here."""
+    """The expected speedup with a draft model, and whether T(n) of the target is known on this machine."""
     is_known = _is_measured(curves, target)
     of_target = curves.of(target, "target") if is_known else _GUESSED
     of_draft = curves.of(draft.draft_model, "draft") if is_known else {}
@@ -226,13 +234,13 @@ def _expected_gain(draft: FoundDraft, target: str, curves: KeptCurves) -> tuple[
 
 
 def _is_measured(curves: KeptCurves, target: str) -> bool:
-    """Whether enough of T(n) is known to say what a draft gives."""
+    """Whether T(n) is known for enough n to estimate a speedup."""
     known = curves.of(target, "target")
     return 1 in known and sum(n in _GUESSED for n in known) > 2
 
 
 def _why_none(found: Survey, curves: KeptCurves, measured: Mapping[str, Measured]) -> str:
-    """Why nothing that decodes is taken."""
+    """The reason why no model or head is chosen."""
     models = [one for one in found.usable if one.kind in ("model", "foreign")]
     if measured:
         return "no draft that was measured here was faster"
@@ -247,7 +255,7 @@ def _why_none(found: Survey, curves: KeptCurves, measured: Mapping[str, Measured
 
 
 def _that_fits(decision: Decision, room: Room) -> tuple[Choice, bool]:
-    """The first that fits into the memory that is free, and whether it is what it would be with enough."""
+    """The best draft that fits into the free memory, and whether it is also the best with unlimited memory."""
     if not decision.paying:
         return Choice(decision.otherwise, decision.why), True
     if room.on_gpu and llama_cpp.llama_supports_gpu_offload():

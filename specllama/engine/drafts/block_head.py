@@ -1,4 +1,4 @@
-"""A head in a file of its own that says several tokens in one decode: DFlash, DFlash2, DSpark."""
+"""A head in its own file that drafts several tokens in one decode: DFlash, DFlash2, DSpark."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .decoding import DecodingDraft
 from .head import HeadInFile
 
 _MOST_AT_ONCE = 512
-"""Tokens of a batch. llama.cpp has room for what it computes of each, all logits included."""
+"""The most tokens in a batch. llama.cpp reserves memory for the results of each token, all its logits included."""
 
 
 class BlockHeadDraft(DecodingDraft):
-    """A head that reads the text's last token and masks, and says what comes in their places."""
+    """A head that reads the text's last token followed by masks, and predicts a token for each mask."""
 
     drafter = "block_head"
     name = "head"
 
 
 class BlockHeadInFile(HeadInFile):
-    """Such a head."""
+    """The kind of draft that is a block head in a file."""
 
     drafter = BlockHeadDraft.drafter
     draft = BlockHeadDraft
@@ -33,7 +33,7 @@ class BlockHeadInFile(HeadInFile):
         return read_block_head(path)
 
     def settings(self, target: Model) -> dict[str, Any]:
-        """See the base class. A block needs room in a batch, and beside the text."""
+        """See the base class. The batch must have room for a block, and the context for a block and one token."""
         assert isinstance(self._file, BlockHeadFile)
         size = self._file.block.size
         least = {"n_ctx": size + 1, "n_batch": size}

@@ -1,4 +1,4 @@
-"""What drafts by decoding: a model with a context of its own, be it a whole one or a head."""
+"""Drafts that decode: a whole model or a head, with a context of its own."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from .draft import GRAMMAR, LOOKUP, Draft, DraftKind, Loader, Sequences
 
 
 class DecodingDraft(Draft):
-    """Drafts by decoding, beside lookup in the text.
+    """A draft that decodes. It also looks up the text.
 
     Args:
-        target: what it drafts for.
-        model: what decodes.
-        corpus: tokens [n] to look up besides.
-        given: what the user has given for it.
-        window: of a text it holds at most so many tokens. None: as many as its context has room for.
-        close: frees the model, where it was opened for this target. None: somebody else frees it.
-        reopened_by: what opens the same draft in another process; None: what was given.
+        target: the model that it drafts for.
+        model: the model that decodes.
+        corpus: tokens [n] to look up besides the text.
+        given: the user's ``draft_model``.
+        window: the most tokens of a text that it holds; None for as many as its context has room for.
+        close: frees the model. None if the draft does not own the model.
+        reopened_by: the ``draft_model`` that opens an equal draft in another process; None for `given`.
 
     Attributes:
-        drafter: its name in the native table.
-        name: of its model, in reports.
+        drafter: the drafter's name in the native table.
+        name: the model's name in reports.
 
     Raises:
-        ValueError: a model that keeps no KV cache.
+        ValueError: the model keeps no KV cache.
     """
 
     drafter: ClassVar[str]
@@ -63,7 +63,7 @@ class DecodingDraft(Draft):
 
     @property
     def label(self) -> str:
-        """The name of its file."""
+        """The name of the model's file."""
         return os.path.basename(self.model.settings.path)
 
     @property
@@ -76,7 +76,7 @@ class DecodingDraft(Draft):
         return self.model.kept()
 
     def parts(self, own: Sequences | None) -> dict[str, Any]:
-        """What the native drafter is made of, by the names of the loop's arguments."""
+        """The native drafter's arguments, as keyword arguments of `_core.Speculator`."""
         return {self.name: self.sequence if own is None else own[self.name], "draft_window": self.window}
 
     def loop(
@@ -87,22 +87,22 @@ class DecodingDraft(Draft):
         return _core.Speculator(target, drafters, corpus=self._corpus, scheduler=scheduler, **self.parts(own))
 
     def looks_up(self, options: Options) -> bool:
-        """See the base class. So many tokens as were asked for are drafted by what decodes alone."""
+        """See the base class. A request with a fixed number of draft tokens drafts with the model alone."""
         return options.paced
 
     def notice_closing(self) -> None:
-        """Look whether the draft's owner has closed it: its native context must not be touched then."""
+        """Mark the draft as unusable if its owner has closed it: its native context must not be touched any more."""
         if not self.model.is_open:
             self.unusable = self.unusable or "the draft Llama is closed"
 
     def claim(self) -> None:
-        """Learn what the cache holds, if the draft's owner has used it."""
+        """Take over the cache. If the draft's owner has used it, learn which tokens it holds."""
         self.notice_closing()
         if self.unusable is None and (held := self.model.used_by_owner()) is not None:
             self.sequence.assume(held)
 
     def forget(self) -> None:
-        """Empty its cache, as far as the target uses it."""
+        """Empty the part of the cache that the target uses."""
         self.notice_closing()
         if self.unusable is None:
             self.model.used_by_owner()
@@ -119,7 +119,7 @@ class DecodingKind(DraftKind):
     """A kind of draft that decodes.
 
     Attributes:
-        drafter: its drafter's name in the native table.
+        drafter: the drafter's name in the native table.
     """
 
     drafter: ClassVar[str]
@@ -131,7 +131,7 @@ class DecodingKind(DraftKind):
 
 @contextlib.contextmanager
 def freed_after_errors(free: Callable[[], None]) -> Iterator[None]:
-    """A block that makes a draft of a model, which is freed where that fails."""
+    """Call `free` if the block fails. The block makes a draft of a model, and `free` frees the model."""
     try:
         yield
     except BaseException:

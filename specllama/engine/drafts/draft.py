@@ -1,4 +1,4 @@
-"""A draft in the service of a target, and what makes one of what a user has given."""
+"""The base classes: a draft that works for a target, and a kind of draft that a user has asked for."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Sequences = Mapping[str, _core.Sequence]
 
 
 class Draft(abc.ABC):
-    """A drafter in the service of one target.
+    """A draft that works for one target.
 
     Attributes:
-        given: what the user has given.
+        given: the user's ``draft_model``.
         unusable: why it cannot draft; None if it can.
     """
 
@@ -37,25 +37,25 @@ class Draft(abc.ABC):
         self.unusable = unusable
 
     models: Mapping[str, Model] = MappingProxyType({})
-    """What it decodes with: ``"head"``, then ``"draft"``, a model."""
+    """The models that it decodes with, by their names: ``"head"`` before ``"draft"``."""
     is_paced = True
-    """Whether ``num_draft_tokens="auto"`` takes only as many of its tokens as pay; else all that it has."""
+    """Whether ``num_draft_tokens="auto"`` drafts only as many tokens as pay. If not, it drafts all that there are."""
 
     @property
     def label(self) -> str:
-        """What reports call it."""
+        """The name in reports."""
         return str(self.given)
 
     @property
     def reopened_by(self) -> Any:
-        """What opens the same draft in another process."""
+        """The ``draft_model`` that opens an equal draft in another process."""
         return self.given
 
     def kept(self) -> contextlib.AbstractContextManager[None]:
-        """Within the block the weights of its models stay, even if their owner closes them.
+        """A context manager that keeps the weights of its models in memory, even if their owner closes them.
 
         Raises:
-            ClosedError: they are closed.
+            ClosedError: they are closed already.
         """
         return contextlib.nullcontext()
 
@@ -66,39 +66,39 @@ class Draft(abc.ABC):
         """The native loop over the target and this draft.
 
         Args:
-            target: its sequence.
-            own: other sequences for those that the draft decodes with, by the names of its models.
-            scheduler: what decodes for several texts, where this is one of them.
+            target: the target's sequence.
+            own: sequences to use in place of the draft's own, by the names of its models.
+            scheduler: decodes for several texts at once; None if this text is decoded alone.
         """
 
     def looks_up(self, options: Options) -> bool:
-        """Whether it also drafts from a text that a request gives for this, with these options."""
+        """Whether it also drafts from the corpus that a request may bring, with these options."""
         return False
 
     def require_several(self) -> None:  # noqa: B027
-        """Refuse to draft for several texts at once.
+        """Check that it can draft for several texts at once.
 
         Raises:
-            ValueError: it drafts for one alone.
+            ValueError: it drafts for one text at a time.
         """
 
-    # A draft without a context of its own has nothing to do in what follows.
+    # The following methods do nothing for a draft that has no context of its own.
 
     def notice_closing(self) -> None:  # noqa: B027
-        """Look whether its owner has closed it."""
+        """Notice if the draft's owner has closed it."""
 
     def claim(self) -> None:  # noqa: B027
-        """Learn what its cache holds, if its owner has used it."""
+        """Take over the cache. If the draft's owner has used it, learn which tokens it holds."""
 
     def forget(self) -> None:  # noqa: B027
-        """Empty its cache, as far as the target uses it."""
+        """Empty the part of the cache that the target uses."""
 
     def close(self) -> None:  # noqa: B027
-        """Free what was opened for the target alone."""
+        """Free what was opened for this target."""
 
 
 class DraftOfMany(Draft):
-    """Another draft, over the sequences of one of several texts. Who has opened it frees it."""
+    """A draft for one of several texts: another draft, over that text's sequences. It frees nothing."""
 
     def __init__(self, draft: Draft, sequences: Sequences) -> None:
         super().__init__(draft.given, draft.unusable)
@@ -119,7 +119,11 @@ class DraftOfMany(Draft):
 
 
 def raise_no_draft(given: Any) -> NoReturn:
-    """Raises TypeError."""
+    """Say what a draft can be.
+
+    Raises:
+        TypeError: always.
+    """
     raise TypeError(
         f"draft_model={given!r:.200} must be a path, a model name, a llama_cpp.Llama, 'mtp', 'lookup', "
         "'lookahead', 'auto', a llama_cpp LlamaDraftModel, a list of a head and a model, or None"
@@ -131,29 +135,32 @@ class Loaded(NamedTuple):
 
     model: Model
     given: Any
-    """What the user sees as the draft."""
+    """The user's view of the draft."""
     close: Callable[[], None]
-    """Frees it."""
+    """Frees the model."""
 
 
 class Loader(Protocol):
-    """How files are loaded and texts tokenized: in this alone ``Engine`` and ``Llama`` differ."""
+    """Loads files and tokenizes text.
+
+    `Engine` and `Llama` open drafts with different loaders, and differ in nothing else.
+    """
 
     def load(self, path: str, target: Model, own: Mapping[str, Any]) -> Loaded:
-        """Load a draft model, with the target's settings but for those that it has of its own."""
+        """Load a draft model with the target's settings, except for those in `own`."""
 
     def tokenize(self, text: str) -> Sequence[int]:
-        """The target's tokens of a text, without BOS."""
+        """The tokens of a text in the target's vocabulary, without BOS."""
 
 
 class DraftKind(abc.ABC):
-    """One kind of draft, of which the user has given one. No weights are loaded yet.
+    """A kind of draft that a user has asked for. Its weights are not loaded yet.
 
     Args:
-        options: what the user says of it: nothing that this kind does not take.
+        options: what the user says of the draft, reduced to the options that this kind takes.
 
     Attributes:
-        takes: the names of those of `DraftOptions` that mean something for this kind.
+        takes: the names of the fields of `DraftOptions` that have a meaning for this kind.
     """
 
     takes: ClassVar[frozenset[str]] = frozenset()
@@ -164,39 +171,46 @@ class DraftKind(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def is_meant(cls, given: Any) -> bool:
-        """Whether the user means this kind. Paths are those of files that exist.
+        """Whether the user means this kind of draft. A path must be that of an existing file.
 
         Raises:
-            ValueError: a file of this kind that cannot be used.
+            ValueError: the file is of this kind, and cannot be used.
         """
 
     def shown(self, target: str) -> Hidden | None:
-        """What the target, the file at this path, must show for it; None: nothing.
+        """The hidden states that the draft reads of its target; None if it reads none.
+
+        Args:
+            target: the path of the target's file.
 
         Raises:
-            ValueError: the target's file cannot.
+            ValueError: the target cannot show them.
         """
         return None
 
     @property
     def num_branches(self) -> int:
-        """How many branches of a text the target's context must have room for: what rows beside the text's see."""
+        """How many further sequences the target's context needs for rows that are decoded beside the text."""
         return 0
 
     @abc.abstractmethod
     def open(self, target: Model, loader: Loader) -> Draft:
-        """Have it draft for a target that shows what it must.
+        """Open the draft for a target.
+
+        Args:
+            target: a model that was opened with the hidden states that `shown` names.
+            loader: loads files and tokenizes text.
 
         Raises:
-            TypeError, ValueError: it cannot draft for this target, see the class of the draft.
+            TypeError, ValueError: it cannot draft for this target. The class of the draft says why.
         """
 
     def corpus(self, target: Model, loader: Loader) -> npt.NDArray[np.int32]:
-        """The tokens [n] to look up besides the text.
+        """The tokens [n] of ``lookup_corpus``, which are looked up besides the text.
 
         Raises:
-            TypeError: neither a text nor tokens.
-            ValueError: tokens that the vocabulary does not have.
+            TypeError: ``lookup_corpus`` is neither a text nor a sequence of token ids.
+            ValueError: a token id is outside the target's vocabulary.
         """
         given: Any = self.options.lookup_corpus
         if isinstance(given, str):

@@ -1,4 +1,4 @@
-"""What a user says of a draft."""
+"""The options that a user may set for a draft."""
 
 from __future__ import annotations
 
@@ -18,26 +18,28 @@ _WHOSE = {
     "draft_mask_token": "a parallel draft model",
     "draft_window": "a draft model or a head",
 }
-"""Of each option besides the draft itself: what it is for."""
+"""For each option, the drafts that it is for, as error messages name them."""
 TEXT = frozenset({"lookup_corpus"})
-"""What every draft takes that looks up the text."""
+"""The options of every draft that looks up the text."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DraftOptions:
-    """All that a user may say of a draft. The names are those of the arguments of ``specllama.Llama``, see there.
+    """The options that a user may set for a draft.
+
+    They are named as in ``specllama.Llama``, which explains them in full.
 
     Attributes:
         draft_model: a path, a name, an object that drafts, or a list of several; None for plain decoding.
-        draft_kwargs: how a draft that is given by its path is opened; of ``"lookahead"`` its sizes.
+        draft_kwargs: constructor arguments of a draft that is given by its path; for ``"lookahead"``, its sizes.
         lookup_corpus: a text, or token ids, to look up besides the text.
         draft_vocabulary: how many tokens a draft model chooses among.
-        draft_mask_token: what a parallel draft model reads in place of a token that is not known yet.
-        draft_window: of a text a draft model or a head holds at most so many tokens.
+        draft_mask_token: the token that a parallel draft model reads in place of one that is not known yet.
+        draft_window: the most tokens of a text that a draft model or a head holds.
 
     Raises:
-        TypeError: one of another type.
-        ValueError: one that is out of range, or that is for a draft where there is none.
+        TypeError: an option has the wrong type.
+        ValueError: an option is out of range, or needs a draft where there is none.
     """
 
     draft_model: Any = None
@@ -48,7 +50,7 @@ class DraftOptions:
     draft_window: int | None = None
 
     def __post_init__(self) -> None:
-        """See the class."""
+        """Check the options."""
         own = self.draft_kwargs
         if own is not None and not (isinstance(own, dict) and all(isinstance(name, str) for name in own)):
             raise TypeError(
@@ -61,41 +63,41 @@ class DraftOptions:
             object.__setattr__(self, "draft_mask_token", mask)
         what = "an int, from 1 up, or None (all that the draft's context has room for)"
         object.__setattr__(self, "draft_window", checked_optional("draft_window", self.draft_window, 1, what))
-        if self.draft_model is None:  # the others may be for a draft that is assigned later
+        if self.draft_model is None:  # the other options may be for a draft that is assigned later
             self.refuse(("draft_kwargs", "lookup_corpus"))
 
     @property
     def opened_with(self) -> dict[str, Any]:
-        """Of ``draft_kwargs`` what its file is opened with: all but a draft's own draft. Nothing where it has none."""
+        """The part of ``draft_kwargs`` that the draft's file is opened with. The draft's own draft is not in it."""
         if isinstance(self.draft_model, str) and self.draft_model == LOOKAHEAD:
             return {}
         return {name: value for name, value in (self.draft_kwargs or {}).items() if name != "draft_model"}
 
     @property
     def inner(self) -> Any:
-        """What drafts for the draft; None: nothing."""
+        """The draft's own draft; None if it has none."""
         return (self.draft_kwargs or {}).get("draft_model")
 
     def refuse(self, names: Iterable[str]) -> None:
         """Refuse options that have no meaning for this draft.
 
         Raises:
-            ValueError: one of them was given.
+            ValueError: one of `names` was set.
         """
         for name in names:
             if self._was_given(name):
                 raise ValueError(f"{name} is for {_WHOSE[name]}: leave it out")
 
     def require_taken(self, taken: Iterable[str]) -> None:
-        """Refuse all but those that the draft takes.
+        """Refuse all options that the draft does not take.
 
         Raises:
-            ValueError: another one was given.
+            ValueError: an option that is not in `taken` was set.
         """
         self.refuse(name for name in _WHOSE if name not in taken)
 
     def of(self, given: Any, taken: Iterable[str]) -> DraftOptions:
-        """The options of one draft, with those alone that it takes."""
+        """A copy for the draft `given`, with only the options in `taken`."""
         return DraftOptions(given, **{name: getattr(self, name) for name in _WHOSE if name in taken})
 
     def _was_given(self, name: str) -> bool:

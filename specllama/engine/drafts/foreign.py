@@ -1,4 +1,4 @@
-"""A smaller model of another tokenizer as the draft."""
+"""A draft model whose tokenizer is not the target's."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from .vocabulary import DraftVocabulary
 
 
 class ForeignDraft(DecodingDraft):
-    """A draft that reads the text in its own tokens, and drafts those whose text the target has for a token, too.
+    """A draft model with another tokenizer. It reads the text in its own tokens.
 
-    TLI: Timor et al., ICML 2025, arXiv 2502.05202. Special tokens are never drafted. In place of one of the target's
-    the draft reads its own of the same name or role, or nothing.
+    It drafts only tokens whose text is also a token of the target (TLI: Timor et al., ICML 2025, arXiv 2502.05202). It
+    never drafts special tokens. In place of a special token of the target it reads its own token of the same name or
+    role, or nothing if it has none.
 
     Args:
-        target: what it drafts for.
-        model: the draft.
-        options: what the user says of it.
-        foreign: what both have in common.
-        more: see the base class.
+        target: the model that it drafts for.
+        model: the draft model.
+        options: the user's options.
+        foreign: how the two vocabularies translate into each other.
+        more: the base class's other arguments.
 
     Raises:
-        ValueError: a model that keeps no KV cache, or an option that is for drafts of the target's tokenizer.
+        ValueError: the model keeps no KV cache, or an option is for drafts with the target's tokenizer.
     """
 
     drafter = "foreign"

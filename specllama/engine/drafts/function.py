@@ -1,4 +1,4 @@
-"""A function of the user's that drafts."""
+"""A Python function of the user's as the draft."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from .draft import Draft, DraftKind, Loader, Sequences
 
 
 class FunctionDraft(Draft):
-    """A function that drafts, such as a llama_cpp ``LlamaDraftModel``: token ids in, the ids that may follow out.
+    """A function that drafts, such as a ``LlamaDraftModel`` of llama_cpp.
 
-    What it drafts must depend on nothing but the tokens that it is given: their q has one token. A function that draws
-    its tokens at random returns ``(ids, q)``, where q[i] has the probabilities of the whole vocabulary that token i was
-    drawn with: an array [ids, n_vocab].
+    It takes token ids and returns those that may follow.
+
+    A function that returns ids alone must be deterministic: its draft may depend on the given tokens only, since each
+    drafted token counts as drawn with probability 1. A function that draws at random returns ``(ids, q)``. ``q`` is an
+    array [ids, n_vocab], and ``q[i]`` has the probabilities that ``ids[i]`` was drawn with.
     """
 
     is_paced = False
@@ -30,7 +32,7 @@ class FunctionDraft(Draft):
 
     @property
     def label(self) -> str:
-        """The name of its type."""
+        """The name of the function's type."""
         return type(self._function).__name__
 
     def loop(
@@ -47,16 +49,16 @@ class FunctionDraft(Draft):
             tokens = [int(token) for token in np.asarray(drafted)[:num_draft_tokens]]
             return tokens, [_core.Distribution([token], [1.0]) for token in tokens]
         tokens, q = [int(token) for token in drafted[0]], np.asarray(drafted[1], dtype=np.float64)
-        # A draft may stop anywhere, whatever was drawn.
+        # Cutting the draft short is always allowed, whatever the function has drawn.
         return tokens[:num_draft_tokens], q[:num_draft_tokens] if q.shape[:1] == (len(tokens),) else q
 
 
 class DraftingFunction(DraftKind):
-    """A function from token ids to those that may follow."""
+    """The kind of draft that is a function of the user's."""
 
     @classmethod
     def is_meant(cls, given: Any) -> bool:
-        """See the base class. A class is no function, and no more is a Llama, which is callable, too."""
+        """See the base class. Classes and Llamas are callable, too, but are not meant."""
         return callable(given) and not isinstance(given, type) and not hasattr(given, "create_completion")
 
     def open(self, target: Model, loader: Loader) -> FunctionDraft:
@@ -65,5 +67,5 @@ class DraftingFunction(DraftKind):
 
 
 def _has_q(drafted: Any) -> bool:
-    """Whether this is (ids, q); two ids in a tuple are not."""
+    """Whether a function has returned ``(ids, q)``, and not a tuple of two ids."""
     return isinstance(drafted, tuple) and len(drafted) == 2 and np.ndim(drafted[0]) == 1

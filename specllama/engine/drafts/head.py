@@ -1,4 +1,4 @@
-"""A head in a file of its own: a layer that reads hidden states of the target (EAGLE-3, Li et al. 2025; MTP)."""
+"""A head in its own file: a layer that reads hidden states of the target (EAGLE-3, Li et al. 2025; MTP)."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from .draft_options import TEXT, DraftOptions
 
 OF_A_HEAD = TEXT | {"draft_window"}
 _OWN = frozenset({"n_ctx", "n_batch", "n_threads", "n_gpu_layers", "kernels"})
-"""What of a head can be other than the target's."""
+"""The settings in which a head may differ from its target."""
 
 
 class HeadDraft(DecodingDraft):
-    """A head: one layer, again and again."""
+    """A head whose layer runs once for each token that it drafts. Several MTP layers take turns."""
 
     drafter = "head"
     name = "head"
 
 
 class HeadInFile(DecodingKind):
-    """A head in a file of its own.
+    """The kind of draft that is a head in its own file.
 
     Attributes:
-        draft: the class of its draft.
+        draft: the class of the draft.
     """
 
     takes = OF_A_HEAD | {"draft_kwargs"}
@@ -51,7 +51,7 @@ class HeadInFile(DecodingKind):
 
     @staticmethod
     def read(path: str) -> FileOfHead | None:
-        """What a file says of such a head; None for another file."""
+        """The description of a head in this file; None if the file is no such head."""
         return read_head(path)
 
     @classmethod
@@ -64,7 +64,7 @@ class HeadInFile(DecodingKind):
         return shown_to(self._file)
 
     def settings(self, target: Model) -> dict[str, Any]:
-        """How it is opened: as the target, but for what the user says."""
+        """The settings that the head is opened with: the target's, replaced by the user's where there are any."""
         of_target = target.settings
         return {
             "n_ctx": target.n_ctx,
@@ -87,10 +87,10 @@ class HeadInFile(DecodingKind):
 
 
 def _require_fit(target: Model, head: FileOfHead) -> None:
-    """Refuse a head for another target, or a target that was opened without it.
+    """Check that a head was made for this target, and that the target was opened for the head.
 
     Raises:
-        ValueError: what does not fit.
+        ValueError: it does not fit.
     """
     target.sequence  # refuses a model that cannot generate  # noqa: B018
     head.require_fit(
@@ -100,7 +100,7 @@ def _require_fit(target: Model, head: FileOfHead) -> None:
     )
     if target.settings.hidden != shown_to(head):
         raise ValueError(
-            f"the target was not opened for the head {os.path.basename(head.path)}, and does not show what that reads: "
-            "give it as draft_model where you create the Llama"
+            f"the target was not opened for the head {os.path.basename(head.path)}, and does not show the "
+            "states that the head reads: give the head as draft_model where you create the Llama"
         )
     check_vocabulary_of_file(require_same_vocabulary, target.vocab, head.path, as_head=True)

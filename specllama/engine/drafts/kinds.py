@@ -1,4 +1,4 @@
-"""The kinds of drafts, and which one a user means."""
+"""The table of all kinds of drafts, and which of them a user means."""
 
 from __future__ import annotations
 
@@ -23,39 +23,40 @@ from .state_head import StateHeadInFile
 from .text import TEXT_DRAFTERS, NamedTextDrafter
 
 AUTO = "auto"
-"""What pays of that which is on this machine, see `choose`. In a list: the head beside the target's file, else the MTP
-layer in it, where there is one.
+"""The name for the best draft on this machine, which `choose` finds.
+
+In a list it stands for the head beside the target's file, or else for the MTP layer in that file.
 """
 KINDS: tuple[type[DraftKind], ...] = (
     *(NamedTextDrafter, Lookahead, OwnMtp, HeadInFile, BlockHeadInFile, StateHeadInFile),
     *(FileModel, LentModel, DraftingFunction),
 )
-"""The first one that is meant is taken."""
+"""All kinds. The first one whose `is_meant` is true is taken."""
 
 
 def understood(options: DraftOptions, target: str, *, as_assigned: bool = False, room: Room) -> DraftKind | None:
-    """Which kind of draft a user means. No weights are loaded.
+    """The kind of draft that a user means. No weights are loaded.
 
     Args:
-        options: what the user says of it.
-        target: the path of the target.
-        as_assigned: it takes another draft's place, for which the options were given: those that this one does not
-            take are left out.
-        room: what has to fit into memory beside a draft that ``"auto"`` takes.
+        options: what the user says of the draft.
+        target: the path of the target's file.
+        as_assigned: True if the draft replaces another one for which the options were given. Options that the new
+            draft does not take are then left out.
+        room: the memory that must fit beside a draft that ``"auto"`` chooses.
 
     Returns:
-        None where there is no draft.
+        None for plain decoding.
 
     Raises:
         ModelNotFoundError: there is no such file.
-        TypeError: nothing that can draft.
-        ValueError: no GGUF file, a head that cannot be used, or an option that this kind of draft does not take.
+        TypeError: the object cannot draft.
+        ValueError: the file is no GGUF file or a head that cannot be used, or the draft does not take an option.
     """
     given = options.draft_model
     if given is None:
         return None
     if isinstance(given, (list, tuple)):
-        # Lookup, which drafts beside every model, is not named in a list.
+        # Every draft model is combined with lookup, so a list need not name lookup.
         named = [_named(each, target) for each in given if not (_is_auto(each) and _head_of(target) is None)]
         if len(named) > 1 or len(named) == len(given):
             return HeadAndModel(options, [_kind_of(each) for each in named], named)
@@ -70,7 +71,10 @@ def understood(options: DraftOptions, target: str, *, as_assigned: bool = False,
 
 
 def _automatic(options: DraftOptions, target: str, room: Room) -> DraftKind | None:
-    """What ``"auto"`` is here. What it has no use for of the options is left out: that depends on the machine."""
+    """The draft that ``"auto"`` chooses.
+
+    Options that it does not take are left out: the choice depends on the machine.
+    """
     options.refuse(["draft_mask_token"])
     choice = choose(target, room)
     if choice.draft_model is None:
@@ -82,7 +86,7 @@ def _automatic(options: DraftOptions, target: str, room: Room) -> DraftKind | No
             given = _named(choice.draft_model, target)
             kind = _kind_of(given)
             taken = kind(options.of(given, kind.takes))
-        except (ValueError, OSError) as error:  # it is gone, or may not be read any more
+        except (ValueError, OSError) as error:  # the file was deleted, or cannot be read any more
             warn_of_opening(choice.draft_model, error)
     return Automatic(taken, lookup, str(choice))
 
@@ -92,7 +96,7 @@ def _kind_of(given: Any) -> type[DraftKind]:
 
 
 def _named(given: Any, target: str) -> Any:
-    """What the user gave, with names of files as their paths, and ``"auto"`` as the head that it is in a list."""
+    """The user's ``draft_model``, with a file's name replaced by its path, and ``"auto"`` by the head that it means."""
     if _is_auto(given):
         return _head_of(target)
     if not isinstance(given, (str, os.PathLike)) or given in (*TEXT_DRAFTERS, LOOKAHEAD, MTP):
@@ -107,7 +111,7 @@ def _is_auto(given: Any) -> bool:
 
 
 def _head_of(target: str) -> str | None:
-    """The head beside a model, else the layer in its file, by their names; None: it has neither."""
+    """The head beside a model's file, or ``"mtp"`` if the file has MTP layers; None if there is neither."""
     for kind in BESIDE:
         if os.path.isfile(head := head_beside(target, kind)):
             return head

@@ -1,4 +1,4 @@
-"""Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): the target drafts for itself, in rows beside the text's."""
+"""Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): the target drafts for itself, in extra rows of each batch."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _WAY_OUT = "take draft_model='lookup'"
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """How much is looked ahead.
+    """The sizes of lookahead decoding.
 
-    The defaults are smaller than those of llama.cpp's ``examples/lookahead`` (15, 5, 15): fewer than half the rows, and
-    as many tokens a round, since a round verifies one n-gram and not fifteen.
+    The defaults are smaller than those of llama.cpp's ``examples/lookahead`` (15, 5, 15). They need fewer than half the
+    rows and give as many tokens a round, because a round verifies one n-gram and not fifteen.
 
     Attributes:
-        window: W, how many places behind the text are guessed at once.
-        n_gram: N, tokens of an n-gram with the one that it begins with. N - 1 is the most that a round drafts.
-        guesses: G, how many n-grams are kept that begin with one token.
+        window: W, how many positions after the text are guessed at once.
+        n_gram: N, the number of tokens in an n-gram. A round drafts at most N - 1 of them, as the first is known.
+        guesses: G, how many n-grams are kept for each first token.
 
     Raises:
-        TypeError: no int.
-        ValueError: an int that is out of range.
+        TypeError: a size is no int.
+        ValueError: a size is out of range.
     """
 
     window: int = 7
@@ -37,27 +37,27 @@ class Sizes:
     guesses: int = 7
 
     def __post_init__(self) -> None:
-        """See the class."""
+        """Check the sizes."""
         for name, value in vars(self).items():
             checked_index(name, value, "an int")
         self.native()
 
     def native(self) -> _core.LookaheadWindow:
-        """What the drafter goes by.
+        """The sizes as the native drafter takes them.
 
         Raises:
-            ValueError: a number that is out of range.
+            ValueError: a size is out of range.
         """
         return _core.LookaheadWindow(window=self.window, n_gram=self.n_gram, guesses=self.guesses)
 
     @property
     def rows(self) -> int:
-        """Rows of each batch beside the text's."""
+        """The number of rows in each batch besides the text's own."""
         return self.window * (self.n_gram - 1) - 1
 
 
 class LookaheadDraft(Draft):
-    """The window and the pool of one text."""
+    """Lookahead decoding for one text: its window and its pool of n-grams."""
 
     is_paced = False
 
@@ -80,7 +80,7 @@ class LookaheadDraft(Draft):
 
 
 class Lookahead(DraftKind):
-    """Lookahead decoding, by its name."""
+    """The kind of draft with the name ``"lookahead"``."""
 
     takes = frozenset({"draft_kwargs"})
 

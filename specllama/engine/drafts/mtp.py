@@ -1,4 +1,4 @@
-"""The MTP layers in the target's own file (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
+"""MTP layers (multi-token prediction) in the target's own file (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ MTP = "mtp"
 
 
 class OwnMtp(DecodingKind):
-    """The layers in the file that the target was loaded from: one again and again, or several in turn."""
+    """The kind of draft that is the MTP layers of the target's file.
+
+    One layer runs once for each token that it drafts. Several layers take turns.
+    """
 
     takes = OF_A_HEAD
     drafter = HeadDraft.drafter
@@ -34,7 +37,7 @@ class OwnMtp(DecodingKind):
         return shown_to_mtp(target)
 
     def open(self, target: Model, loader: Loader) -> HeadDraft:
-        """See the base class. The weights are the target's, and the context is one of its own."""
+        """See the base class. The layers use the target's weights, with a context of their own."""
         corpus, own = self.corpus(target, loader), target.settings
         shown = shown_to_mtp(own.path)
         if own.hidden != shown:
@@ -47,14 +50,14 @@ class OwnMtp(DecodingKind):
         with one_at_a_time(), captured_errors() as errors, quiet(own.verbose):
             context = llama_cpp.llama_init_from_model(target.address, params)
         if not context:
-            raise MemoryError(f"no context of the MTP layers: {why_no_context(errors, 'take a smaller n_ctx (-c)')}")
+            raise MemoryError(f"no context for the MTP layers: {why_no_context(errors, 'take a smaller n_ctx (-c)')}")
         with freed_after_errors(lambda: llama_cpp.llama_free(context)):
             hidden.begin(context)
             settings = dataclasses.replace(own, context_params=params, hidden=hidden)
             model = Model(target.address, int(context), settings, name="draft", taps=taps)
 
         def close() -> None:
-            model.close(lambda: llama_cpp.llama_free(context), lambda: None)  # the weights are the target's
+            model.close(lambda: llama_cpp.llama_free(context), lambda: None)  # the weights belong to the target
 
         with freed_after_errors(close):
             return HeadDraft(target, model, corpus, given=MTP, window=self.options.draft_window, close=close)

@@ -1,7 +1,7 @@
-"""What was decided about the drafts of models: one small JSON file each.
+"""The decisions about drafts, in one small JSON file for each model.
 
-Files are in the cache directory. They are read with distrust, since anything can be in them, and may be deleted at any
-time.
+The files are in the cache directory and may be deleted at any time. Anything can be in them, so their content is
+checked.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from specllama.models.model_folders import model_files, size_of
 from .draft import LOOKUP
 
 _LOGGER = logging.getLogger("specllama.drafts")
-_FOLDER = "drafts"  # of the cache directory
+_FOLDER = "drafts"  # in the cache directory
 _FORMAT = 1
 NOT_KNOWN = (OSError, ValueError, RuntimeError)
-"""What is raised where nothing can be read or kept. RuntimeError: too many brackets, or no home folder."""
+"""The errors of reading and writing a decision. RuntimeError: brackets nested too deeply, or no home folder."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Paying:
-    """A draft that pays.
+    """A draft that is faster than plain decoding.
 
     Attributes:
-        draft_model: what to give as ``draft_model``.
-        weights: bytes.
-        cache: bytes of a KV cache of `ROOM` tokens.
-        why: it pays.
+        draft_model: the value to give as ``draft_model``.
+        weights: the size of its weights in bytes.
+        cache: the bytes of a KV cache of `ROOM` tokens.
+        why: the reason to expect that it is faster.
     """
 
     draft_model: str
@@ -48,19 +48,19 @@ class Paying:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What is remembered of a model.
+    """What was decided about the drafts of a model.
 
     Attributes:
-        seen: a digest of the files that could draft, see `seen`.
-        is_final: False: T(n) of the target was guessed.
-        paying: what pays, the best first.
-        otherwise: what to do where none of these is there, or fits into memory: ``"lookup"``, or None for plain
+        seen: the digest that `seen` makes of all files that could draft.
+        is_final: False if T(n) of the target was guessed, so that the decision is made again once T(n) is known.
+        paying: the drafts that are faster than plain decoding, the best first.
+        otherwise: the ``draft_model`` if none of these exists or fits into memory: ``"lookup"``, or None for plain
             decoding.
-        why: the reason for this, where none pays.
-        weights: of the target, bytes.
-        cache: see `Paying`.
-        n_ctx: see `Survey`.
-        measured: what ``specllama drafts --measure`` found, by what was tried.
+        why: the reason for `otherwise` if `paying` is empty.
+        weights: the size of the target's weights in bytes.
+        cache: the bytes of the target's KV cache of `ROOM` tokens.
+        n_ctx: the target's `Survey.n_ctx`.
+        measured: the results of ``specllama drafts --measure``, by ``draft_model``.
     """
 
     seen: str
@@ -76,12 +76,12 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What a draft was found to give.
+    """The measured speedup of a draft.
 
     Attributes:
-        ratio: whole calls with it over plain decoding.
-        error: the standard error of that.
-        identity: of its file, see `identity`.
+        ratio: the speedup of whole calls over plain decoding.
+        error: the standard error of `ratio`.
+        identity: the `identity` of the draft's file.
     """
 
     ratio: float
@@ -90,7 +90,7 @@ class Measured:
 
 
 def read(path: str) -> Decision | None:
-    """What was decided about a model; None: nothing, or nothing that can be believed."""
+    """The decision about a model; None if there is none, or its file is damaged."""
     try:
         key = _key(path)
         return _checked(read_json(keyed_path(_FOLDER, key)), key)
@@ -100,20 +100,26 @@ def read(path: str) -> Decision | None:
 
 
 def write(path: str, decision: Decision) -> None:
-    """Keep a decision in place of the one before. Whoever reads meanwhile sees either of them.
+    """Replace the decision about a model. Other processes read either the old one or the new one, and no mixture.
 
     Raises:
-        OSError, RuntimeError: it cannot be written, or there is no home folder to write to.
+        OSError, RuntimeError: the file cannot be written, or there is no home folder.
     """
     key = _key(path)
     write_json(keyed_path(_FOLDER, key), {"format": _FORMAT, "key": key, **dataclasses.asdict(decision)})
 
 
 def forget(path: str | None = None) -> int:
-    """Delete what was decided about a model, or about all. Returns how many decisions there were.
+    """Delete the decision about one model, or about all models.
+
+    Args:
+        path: the model's file; None for all models.
+
+    Returns:
+        The number of deleted decisions.
 
     Raises:
-        OSError, RuntimeError: they cannot be deleted, or there is no home folder.
+        OSError, RuntimeError: a file cannot be deleted, or there is no home folder.
     """
     count = 0
     for file in sorted((cache_dir() / _FOLDER).glob("*.json")):
@@ -124,7 +130,7 @@ def forget(path: str | None = None) -> int:
 
 
 def seen(path: str) -> str:
-    """A digest of the files that could draft for a model, by their names, sizes and times: no header is read."""
+    """A digest of the names, sizes and times of all files that could draft for a model. No header is read."""
     digest = hashlib.sha256()
     for _, file in model_files(path):
         digest.update(json.dumps([file, *identity(file)]).encode())
@@ -132,7 +138,7 @@ def seen(path: str) -> str:
 
 
 def identity(file: str) -> tuple[int, int]:
-    """The size and the time of a file; zeros for what is none."""
+    """The size and the modification time (ns) of a file; zeros if it is no file."""
     try:
         found = os.stat(file)
     except (OSError, ValueError):
@@ -145,10 +151,10 @@ def _key(path: str) -> dict[str, Any]:
 
 
 def _checked(found: Any, key: Mapping[str, Any]) -> Decision:
-    """The decision in what a file holds.
+    """The decision that a file holds.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: the file is not what `write` writes, or is of another model.
+        ValueError, KeyError, TypeError, AttributeError: the file is damaged, or is about another model.
     """
     if found["format"] != _FORMAT or found["key"] != key:
         raise ValueError("another format, or another key")
@@ -165,7 +171,11 @@ _One = TypeVar("_One", Decision, Paying)
 
 
 def _of_type(value: _One) -> _One:
-    """The same, if its texts are texts and its numbers are whole ones from 0 up."""
+    """Return the value if its texts are strings and its numbers are ints from 0 up.
+
+    Raises:
+        ValueError: a field has another type or is negative.
+    """
     for field in dataclasses.fields(value):
         found = getattr(value, field.name)
         if (field.type in ("int", "str", "bool") and type(found).__name__ != field.type) or (

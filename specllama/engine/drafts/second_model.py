@@ -1,4 +1,4 @@
-"""A smaller model as the draft: by its path, or lent by who has opened it."""
+"""A smaller model as the draft: loaded from a path, or lent by its owner."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class ModelDraft(DecodingDraft):
     """A smaller model: the draft of Leviathan et al. (2022) and Chen et al. (2023).
 
     Args:
-        target: what it drafts for.
-        model: the draft.
-        options: what the user says of it.
-        common: the tokens of both; None: they have one vocabulary.
-        more: see the base class.
+        target: the model that it drafts for.
+        model: the draft model.
+        options: the user's options.
+        common: the tokens that both models have; None if their vocabularies are equal.
+        more: the base class's other arguments.
 
     Raises:
-        ValueError: a model that keeps no KV cache, or a mask or a draft that the draft cannot have.
+        ValueError: the model keeps no KV cache, or cannot have this mask token or this draft of its own.
     """
 
     drafter = "model"
@@ -75,10 +75,10 @@ class ModelDraft(DecodingDraft):
 
 
 def draft_of(target: Model, model: Model, options: DraftOptions, **more: Any) -> DecodingDraft:
-    """A model as the draft, by what its vocabulary is to the target's.
+    """A model as the draft. How its vocabulary relates to the target's decides the class.
 
     Raises:
-        ValueError: hardly a token is in both; see the classes, too.
+        ValueError: the two models have hardly a token in common, or the class of the draft refuses the model.
     """
     common = in_common(target.vocab, model.vocab)
     if isinstance(common, Foreign):
@@ -90,7 +90,7 @@ def draft_of(target: Model, model: Model, options: DraftOptions, **more: Any) ->
 
 
 class FileModel(DecodingKind):
-    """A model that is loaded for this target."""
+    """The kind of draft that is a model loaded for this target."""
 
     takes = _OF_A_MODEL | {"draft_kwargs"}
     drafter = ModelDraft.drafter
@@ -101,7 +101,7 @@ class FileModel(DecodingKind):
 
     @classmethod
     def is_meant(cls, given: Any) -> bool:
-        """See the base class. A head is asked before."""
+        """See the base class. Any path is meant here: `KINDS` asks the heads first."""
         return isinstance(given, str)
 
     def open(self, target: Model, loader: Loader) -> DecodingDraft:
@@ -111,7 +111,7 @@ class FileModel(DecodingKind):
         check_opening(path, own)
         if not have_same_tokens(
             target.settings.path, path
-        ):  # whether they have the same roles, is seen when it is open
+        ):  # the roles of tokens are compared later, when the draft is open
             check_vocabulary_of_file(require_in_common, target.vocab, path, overrides=own.get("kv_overrides"))
         model, given, close = loader.load(path, target, own)
         with freed_after_errors(close):
@@ -119,7 +119,7 @@ class FileModel(DecodingKind):
 
 
 class LentModel(DecodingKind):
-    """A model that somebody else has opened, who frees it, too."""
+    """The kind of draft that is an open model of the user's. Its owner frees it."""
 
     takes = _OF_A_MODEL
     drafter = ModelDraft.drafter
@@ -140,12 +140,20 @@ class LentModel(DecodingKind):
 
 @functools.singledispatch
 def borrowed(given: Any) -> Model:
-    """The model that an object lends. Whoever has such objects registers a function for their class."""
+    """The model that an object lends as a draft. Each class of such objects registers its function here.
+
+    Raises:
+        TypeError: the object's class has registered none.
+    """
     raise_no_draft(given)
 
 
 def _checked_mask(mask: int | None, draft: _core.Decoder) -> int | None:
-    """A token of the draft's, where its memory can forget masks."""
+    """The mask token, after checks that the draft has this token and can remove masks from its cache.
+
+    Raises:
+        ValueError: a check fails.
+    """
     if mask is None:
         return None
     if not 0 <= mask < draft.n_vocab:
@@ -156,21 +164,25 @@ def _checked_mask(mask: int | None, draft: _core.Decoder) -> int | None:
 
 
 def _forgets(draft: _core.Decoder) -> bool:
-    """Whether its memory can be cut anywhere."""
+    """Whether its memory can be cut at any position."""
     return draft.rollback.startswith("seq_rm")
 
 
 def _check_inner(options: DraftOptions) -> None:
-    """Refuse what cannot draft for the draft (staged speculative decoding)."""
+    """Check the draft's own draft (staged speculative decoding, Spector and Re 2023, arXiv 2308.04623).
+
+    Raises:
+        ValueError: it is not ``"lookup"``, or a mask token was given, too.
+    """
     given = options.inner
     if given not in (None, LOOKUP):
         raise ValueError(
-            f"draft_kwargs={{'draft_model': {given!r:.100}}}: a draft model's own draft can be 'lookup' alone"
+            f"draft_kwargs={{'draft_model': {given!r:.100}}}: a draft model's own draft can only be 'lookup'"
         )
     if given is not None and options.draft_mask_token is not None:
         raise ValueError(
-            "draft_mask_token is for a draft that says several tokens in one decode by itself: leave it out, or "
-            "draft_model out of draft_kwargs"
+            "draft_mask_token is for a draft that drafts several tokens in one decode, and takes no draft of its own: "
+            "leave it out, or the draft_model in draft_kwargs"
         )
 
 

@@ -1,4 +1,4 @@
-"""Several drafts for one target: each round has the one that promises most."""
+"""A head and a model that draft for one target. Each round uses the one that promises most."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .draft import GRAMMAR, LOOKUP, Draft, DraftKind, Loader, Sequences
 from .draft_options import DraftOptions
 
 _LISTS = (["head", "model"], ["block_head", "model"])
-"""What they draft with, in this order."""
+"""The allowed pairs of native drafters, in the order that they are sorted in."""
 
 
 class Together(Draft):
-    """A head and a model, which both draft for the target.
+    """A head and a model that both draft for the target.
 
     Args:
         both: the head, then the model.
-        corpus: tokens [n] to look up besides.
+        corpus: tokens [n] to look up besides the text.
     """
 
     def __init__(self, both: Sequence[DecodingDraft], corpus: npt.NDArray[np.int32]) -> None:
@@ -39,7 +39,7 @@ class Together(Draft):
 
     @property
     def label(self) -> str:
-        """The names of both."""
+        """The names of both drafts."""
         return " and ".join(draft.label for draft in self.both)
 
     @property
@@ -62,7 +62,10 @@ class Together(Draft):
         return _core.Speculator(target, drafters, corpus=self._corpus, scheduler=scheduler, **parts)
 
     def looks_up(self, options: Options) -> bool:
-        """See the base class. So many tokens as were asked for are drafted by what decodes alone."""
+        """See the base class.
+
+        A request with a fixed number of draft tokens drafts with the head and the model alone.
+        """
         return options.paced
 
     def notice_closing(self) -> None:
@@ -89,16 +92,16 @@ class Together(Draft):
 
 
 class HeadAndModel(DraftKind):
-    """A list of a head and a model.
+    """The kind of draft that is a list of a head and a model.
 
     Args:
-        options: what the user says of them. Each gets what it takes. ``draft_kwargs`` are the model's, if that is given
-            by its path.
-        kinds: of each: its kind.
-        given: of each: what the user gave.
+        options: what the user says of both. Each draft gets the options that it takes. ``draft_kwargs`` go to the model
+            if it is given by its path, and to the head otherwise.
+        kinds: the kind of each draft.
+        given: the user's value for each draft.
 
     Raises:
-        ValueError: other drafts than these two, or an option that neither takes.
+        ValueError: the list is no such pair, or neither draft takes an option.
     """
 
     def __init__(self, options: DraftOptions, kinds: Sequence[type[DraftKind]], given: Sequence[Any]) -> None:
@@ -107,7 +110,7 @@ class HeadAndModel(DraftKind):
         both.sort(key=lambda of_one: of_one[0].drafter)
         if [kind.drafter for kind, _ in both] not in _LISTS or len(given) > len(both):
             raise ValueError(
-                f"draft_model={[*given]!r:.200} must be a head (or 'mtp') and a smaller model, where it is a list"
+                f"draft_model={[*given]!r:.200} must be a head (or 'mtp') and a smaller model, if it is a list"
             )
         of_head, of_model = (kind.takes for kind, _ in both)
         if "draft_kwargs" in of_model:

@@ -1,4 +1,4 @@
-"""Heads that read the target's final state alone: Medusa, Hydra, blockwise. llama.cpp has no graph for them."""
+"""Heads that read only the target's final hidden state: Medusa, Hydra, blockwise. llama.cpp has no graph for them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _EMBEDDINGS = "token_embd.weight"
 
 
 class StateHeadDraft(Draft):
-    """Such a head, beside lookup in the text.
+    """A Medusa, Hydra or blockwise head. It also looks up the text.
 
     Args:
-        target: what it drafts for.
-        head: its native side, which several texts share.
-        corpus: tokens [n] to look up besides.
-        path: its file.
+        target: the model that it drafts for.
+        head: the native head, which several texts share.
+        corpus: tokens [n] to look up besides the text.
+        path: the head's file.
     """
 
     def __init__(self, target: Model, head: _core.StateHead, corpus: npt.NDArray[np.int32], path: str) -> None:
@@ -41,7 +41,7 @@ class StateHeadDraft(Draft):
 
     @property
     def label(self) -> str:
-        """The name of its file."""
+        """The name of the head's file."""
         return os.path.basename(str(self.given))
 
     def loop(
@@ -52,12 +52,12 @@ class StateHeadDraft(Draft):
         return _core.Speculator(target, drafters, corpus=self._corpus, state_head=self._head, scheduler=scheduler)
 
     def looks_up(self, options: Options) -> bool:
-        """See the base class. So many tokens as were asked for are drafted by the head alone."""
+        """See the base class. A request with a fixed number of draft tokens drafts with the head alone."""
         return options.paced
 
 
 class StateHeadInFile(DraftKind):
-    """Such a head in a file."""
+    """The kind of draft that is a Medusa, Hydra or blockwise head in a file."""
 
     takes = TEXT
 
@@ -71,7 +71,7 @@ class StateHeadInFile(DraftKind):
         return shown_layers([FINAL])
 
     def open(self, target: Model, loader: Loader) -> StateHeadDraft:
-        """See the base class. What is wrong with the file is said before anything is generated."""
+        """See the base class. The whole file is checked before anything is generated."""
         file = read_state_head(self.options.draft_model)
         assert file is not None
         target.sequence  # refuses a model that cannot generate  # noqa: B018
@@ -82,8 +82,8 @@ class StateHeadInFile(DraftKind):
         )
         if target.settings.hidden != self.shown(target.settings.path):
             raise ValueError(
-                f"the target was not opened for the head {os.path.basename(file.path)}, and does not show what that "
-                "reads: give it as draft_model where you create the Llama"
+                f"the target was not opened for the head {os.path.basename(file.path)}, and does not show the "
+                "states that the head reads: give the head as draft_model where you create the Llama"
             )
         file.require_vocabulary(target.settings.path)
         require_computed(target)
@@ -91,14 +91,14 @@ class StateHeadInFile(DraftKind):
 
 
 def native_head(file: StateHeadFile, target: str) -> _core.StateHead:
-    """Read its weights.
+    """Read the weights of a head.
 
     Args:
         file: the head.
-        target: the target's file, which has the embeddings that one of Hydra's lacks.
+        target: the path of the target, whose token embeddings a Hydra head uses if it has none of its own.
 
     Raises:
-        ValueError: tensors are missing, of a type that is not multiplied here, or do not fit together.
+        ValueError: a tensor is missing or has a type that is not supported, or the shapes do not fit together.
     """
     places = range(file.num_places)
 
@@ -128,7 +128,7 @@ def native_head(file: StateHeadFile, target: str) -> _core.StateHead:
 
 
 def _embeddings(file: StateHeadFile, target: str) -> _core.Rows:
-    """Its own, or the target's, where they are."""
+    """The head's token embeddings, or the target's if the head has none."""
     if _EMBEDDINGS in file.tensors:
         return _rows(file.path, file.tensors[_EMBEDDINGS])
     for part in parts_of(target):
@@ -144,7 +144,7 @@ def _rows(path: str, tensor: StoredTensor) -> _core.Rows:
 
 
 def _matrix(path: str, name: str, tensor: StoredTensor) -> tuple[int, int, npt.NDArray[np.uint8]]:
-    """Its rows, its columns and its bytes."""
+    """The number of rows, the number of columns, and the data of a matrix."""
     shape: Sequence[int] = tensor.shape
     if len(shape) != _DIMENSIONS:
         raise ValueError(f"{name} must be a matrix, and has {len(shape)} dimensions")

@@ -1,4 +1,7 @@
-"""Drafts from prompt, output and a corpus, as ``"lookup"`` (Saxena 2023) does. They cost no decoding."""
+"""Drafts that are looked up in the prompt, the output and a corpus, such as ``"lookup"`` (Saxena 2023).
+
+They need no decoding.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from .draft import GRAMMAR, Draft, DraftKind, Loader, Sequences
 from .draft_options import TEXT
 
 TEXT_DRAFTERS = tuple(drafter.name for drafter in _core.drafters() if drafter.needs == "text")
-"""Those that need nothing but a name."""
+"""The names of all drafters that need only the text."""
 
 
 class TextDraft(Draft):
-    """One of `TEXT_DRAFTERS`."""
+    """A draft that is looked up in the text by one of `TEXT_DRAFTERS`."""
 
     def __init__(self, target: Model, name: str, corpus: npt.NDArray[np.int32]) -> None:
         super().__init__(name, target.why_no_rollback)
@@ -38,7 +41,7 @@ class TextDraft(Draft):
 
 
 class NamedTextDrafter(DraftKind):
-    """A drafter that needs nothing but a name."""
+    """The kind of draft that is one of `TEXT_DRAFTERS`, given by its name."""
 
     takes = TEXT
 

@@ -1,6 +1,6 @@
-"""Which tokens a draft model chooses among: the ones that its target writes, as far as that is known.
+"""The list of tokens that a draft model chooses among: those that its target writes most.
 
-Computing a logit costs as much as reading a row of the output matrix, and of a large vocabulary a text uses little.
+Each logit costs the reading of a row of the output matrix, and a text uses a small part of a large vocabulary.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from specllama.engine.model import Model
 DraftVocabularySize = int | Literal["auto"] | None
 
 _LOGGER = logging.getLogger("specllama")
-_USUAL = 32_768  # tokens
-_LARGE = 65_536  # tokens of a vocabulary: for one that is smaller a list saves little
+_USUAL = 32_768  # the number of tokens for "auto"
+_LARGE = 65_536  # tokens: in a vocabulary up to this size a list saves little
 _GROUP = 16  # tokens that are computed together
 _FORMAT = 1
-_MOST_GROUPS = 3_000  # in a file
-_MOST_WRITTEN = 1_000_000  # tokens: then older ones count half
+_MOST_GROUPS = 3_000  # groups in a file
+_MOST_WRITTEN = 1_000_000  # counted tokens: beyond this number all counts are halved
 
 
 def checked_draft_vocabulary(value: Any) -> DraftVocabularySize:
-    """A size, ``"auto"`` or None.
+    """Check a size of the list.
+
+    Returns:
+        A number of tokens, ``"auto"`` or None.
 
     Raises:
-        ValueError: none of these.
+        ValueError: the value is none of these.
     """
     if value is None:
         return None
@@ -43,7 +46,7 @@ def checked_draft_vocabulary(value: Any) -> DraftVocabularySize:
         return "auto"
     with contextlib.suppress(TypeError):
         number = operator.index(value)
-        if number >= _GROUP:  # no bool is
+        if number >= _GROUP:  # this refuses bools, too
             return number
     raise ValueError(
         f"draft_vocabulary={value!r} must be 'auto', None (all tokens), or a number of tokens, at least {_GROUP}"
@@ -51,19 +54,20 @@ def checked_draft_vocabulary(value: Any) -> DraftVocabularySize:
 
 
 class DraftVocabulary:
-    """The list of one target and its draft. It learns from what the target writes, for the next process.
+    """The list of tokens for one target and its draft.
 
-    The list stays as it is: a seed repeats a text, also under rules for which that depends on the draft. Each text has
-    its own tokens besides.
+    The list is fixed while the draft is open, so that a seed always gives the same text. (Under some rules the text
+    depends on the draft.) What the target writes is counted, and makes the list of the next process. Tokens of the
+    current text can always be drafted, too.
 
     Args:
-        target: whose texts are counted.
-        draft: the draft. The list is of its tokens.
-        size: how many tokens there are to choose among.
-        is_same: the two have one vocabulary, so that what is known of the target is of use for any such draft.
+        target: the model whose texts are counted.
+        draft: the draft model, whose tokens are in the list.
+        size: how many tokens the list has.
+        is_same: True if the two vocabularies are equal. Then the counts serve every draft of this target.
 
     Attributes:
-        tokens: the list, or None where all tokens are there to choose.
+        tokens: the list; None if the draft chooses among all its tokens.
     """
 
     def __init__(self, target: Model, draft: Model, size: DraftVocabularySize, *, is_same: bool) -> None:
@@ -81,18 +85,21 @@ class DraftVocabulary:
             path = None
         written = Counter[int]() if path is None else _read(path, key)
         self.tokens = _core.DraftTokens(draft.sequence.decoder, _most_written(written, draft.n_vocab, size))
-        if path is not None:  # when the draft is freed, or the process ends
+        if path is not None:  # the counts are written when the draft is freed, or when the process ends
             weakref.finalize(self, _keep, self.tokens, path, key, os.getpid())
 
 
 def _most_written(written: Counter[int], n_vocab: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """A token of each group: those that were written most, then the first ones, as the usual tokens come first."""
+    """The first token of each chosen group. Groups that were written most come first, then those with the lowest ids.
+
+    Low ids are usually the common tokens.
+    """
     groups = sorted(range(-(-n_vocab // _GROUP)), key=lambda group: (-written[group], group))
     return np.array(groups[: size // _GROUP], dtype=np.int32) * _GROUP
 
 
 def _read(path: Path, key: dict[str, Any]) -> Counter[int]:
-    """How many tokens of which group the target has written; empty if nothing is known that can be believed."""
+    """How many tokens of each group the target has written; empty if there is no valid file."""
     try:
         found = read_json(path)
     except (OSError, ValueError, RecursionError):
@@ -110,9 +117,9 @@ def _is_count(name: str, count: Any) -> TypeGuard[int]:
 
 
 def _keep(tokens: _core.DraftTokens, path: Path, key: dict[str, Any], process: int) -> None:
-    """Add what has been written since the list was made to what the file has by now."""
+    """Add the counts since the list was made to those that are in the file by now."""
     now = tokens.take_written()
-    if not now or os.getpid() != process:  # a fork has the counts of its parent
+    if not now or os.getpid() != process:  # a forked process has inherited its parent's counts
         return
     written = _read(path, key)
     written.update(now)
