@@ -230,6 +230,8 @@ class Decoder:
         embeds: bool = False,
         block: NoiseBlock | None = None,
         of_wanted: bool = False,
+        num_layers: int = 1,
+        choose_layer: int = 0,
     ) -> None: ...
     @property
     def is_in_use(self) -> bool: ...

@@ -152,6 +152,7 @@ class TinyFiles:
     letters_deep: Path
     letters_head: Path
     mtp: Path
+    mtp_several: Path
     mtp_hybrid: Path
     sliding: Path
     sliding_draft: Path
@@ -240,6 +241,7 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
             folder / "letters_head.gguf", letters, fitted_head(letters, letters_deep, n_embd=32), n_target=16
         ),
         mtp=tiny.write_mtp(folder / "mtp.gguf", words, fitted_mtp(words, 1)),
+        mtp_several=tiny.write_mtp(folder / "mtp_several.gguf", words, fitted_mtp(words, 1, count=2), count=2),
         mtp_hybrid=tiny.write_mtp_hybrid(folder / "mtp_hybrid.gguf", words, seed=1),
         sliding=tiny.write_sliding_window(folder / "sliding.gguf", words, seed=1),
         sliding_draft=tiny.write_sliding_window(folder / "sliding_draft.gguf", words, seed=2),

@@ -29,10 +29,14 @@ def fitted_head(
     return {**head, "output.weight": output}
 
 
-def fitted_mtp(vocabulary: tiny.Vocabulary, seed: int, first: int = 259) -> tiny.Weights:
-    """A model with a layer for MTP that has random weights, but for its output matrix."""
-    model = tiny.mtp_weights(vocabulary, seed)
-    return {**model, "blk.2.nextn.shared_head_head.weight": _fitted(Mtp(model), model, len(vocabulary), seed, first)}
+def fitted_mtp(vocabulary: tiny.Vocabulary, seed: int, first: int = 259, count: int = 1) -> tiny.Weights:
+    """A model with layers for MTP that have random weights, but for their output matrices."""
+    model = tiny.mtp_weights(vocabulary, seed, count=count)
+    fitted = {
+        f"blk.{2 + i}.nextn.shared_head_head.weight": _fitted(Mtp(model, i), model, len(vocabulary), seed, first)
+        for i in range(count)
+    }
+    return {**model, **fitted}
 
 
 def _fitted(head: Eagle | Mtp, target: tiny.Weights, n_vocab: int, seed: int, first: int) -> Matrix:

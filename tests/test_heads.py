@@ -16,7 +16,7 @@ from fresh import RULES, assert_texts_of_plain_decoding, text_of
 from heads import fitted_head, fitted_mtp
 from test_engine_statistics import VOCAB, Scorer, assert_drafted_sequences_are_the_targets
 from test_scheduler import prompts
-from transcribed import Eagle, Mtp, drafted_by_head
+from transcribed import Eagle, Mtp, drafted_by_heads
 
 import specllama
 from specllama import _core
@@ -36,7 +36,7 @@ LONG = "the cat sat on the dog and " * 8
 LETTERS: dict[str, Any] = {"n_embd": 16, "n_ff": 16, "n_layer": 4, "sharpness": 1.5, "flat_bias": True}
 
 
-PAIRS = {"deep": "deep_head", "mtp": "mtp", "mtp_hybrid": "mtp"}
+PAIRS = {"deep": "deep_head", "mtp": "mtp", "mtp_several": "mtp", "mtp_hybrid": "mtp"}
 
 
 def pair(tiny_files: TinyFiles, kind: str) -> tuple[Path, Path | str]:
@@ -75,7 +75,7 @@ def test_it_is_fed_as_published(
 
     def transcribed(layers: tuple[int, ...]) -> list[tuple[int, list[int]]]:
         oracle, eagle = Engine(tiny_files.letters_deep), Eagle(head, layers, said)
-        oracle.draft_by(lambda history, count: drafted_by_head(eagle, target, history, count))
+        oracle.draft_by(lambda history, count: drafted_by_heads([eagle] * GAMMA, target, history, count))
         found = oracle.greedy_rounds(VOCAB, GAMMA, 4, first_alone=first_alone)
         oracle.close()
         return found
@@ -89,13 +89,15 @@ def test_it_is_fed_as_published(
 
 
 @pytest.mark.parametrize("first_alone", [False, True])
-def test_mtp_is_fed_as_published(tiny_files: TinyFiles, tmp_path: Path, first_alone: bool) -> None:
-    """The same of a layer in the target's own file."""
+@pytest.mark.parametrize("count", [1, 3])
+def test_mtp_is_fed_as_published(tmp_path: Path, count: int, first_alone: bool) -> None:
+    """The same of layers in the target's own file: one draws all tokens, or each of several the next one."""
     letters = tiny.letter_vocabulary(VOCAB)
-    weights = fitted_mtp(letters, 2, first=3)
-    path = tiny.write_mtp(tmp_path / "mtp.gguf", letters, weights)
+    weights = fitted_mtp(letters, 2, first=3, count=count)
+    path = tiny.write_mtp(tmp_path / "mtp.gguf", letters, weights, count=count)
     engine, oracle = Headed(path, "mtp"), Engine(path)
-    oracle.draft_by(lambda history, count: drafted_by_head(Mtp(weights), weights, history, count))
+    layers = [Mtp(weights, i) for i in range(count)] if count > 1 else [Mtp(weights)] * GAMMA
+    oracle.draft_by(lambda history, most: drafted_by_heads(layers, weights, history, most))
     found, expected = (loop.greedy_rounds(VOCAB, GAMMA, 4, first_alone=first_alone) for loop in (engine, oracle))
     engine.close()
     oracle.close()
@@ -221,7 +223,7 @@ def test_what_it_lacks_is_the_targets(make_llama: MakeLlama, tiny_files: TinyFil
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("kind", ["deep", "mtp"])
+@pytest.mark.parametrize("kind", ["deep", "mtp", "mtp_several"])
 def test_several_texts(make_llama: MakeLlama, tiny_files: TinyFiles, kind: str) -> None:
     """Each alone; some of them give way to others where the cache is full."""
     path, head = pair(tiny_files, kind)

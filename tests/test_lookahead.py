@@ -322,6 +322,10 @@ def test_the_commands_take_it(
     models = ["-m", str(tiny_files.target), "-md", "lookahead", "-t", "1", "-c", "256", "-n", "12"]
     assert cli.main(["bench", *models, "--limit", "1", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["settings"]["drafter"] == "lookahead"
+    assert cli.main(["bench", *models, "--limit", "1", "-o", "md"]) == 0
+    assert "the mode auto drafts all tokens that there are" in capsys.readouterr().out
+    assert cli.main(["tune", *models[:-2], "--max-draft-tokens", "1"]) == 0
+    assert "the plan is lookup's: lookahead drafts what it has" in capsys.readouterr().out
     monkeypatch.setattr(sys, "stdin", io.StringIO("the cat\n/stats\n"))
     assert cli.main(["chat", *models, "--seed", "3"]) == 0
     assert "12 tokens in" in capsys.readouterr().out

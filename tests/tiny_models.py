@@ -484,17 +484,16 @@ def write_head(
     return path
 
 
-def mtp_weights(vocabulary: Vocabulary, seed: int, n_embd: int = 32) -> Weights:
-    """Random weights of a hy_v3 model: three layers, the last for MTP alone, with an output matrix of its own."""
-    weights = llama_weights(vocabulary, seed, n_embd=n_embd, n_layer=3)
-    for i in range(3):
+def mtp_weights(vocabulary: Vocabulary, seed: int, n_embd: int = 32, count: int = 1) -> Weights:
+    """Random weights of a hy_v3 model: two layers, then `count` for MTP alone, with output matrices of their own."""
+    weights = llama_weights(vocabulary, seed, n_embd=n_embd, n_layer=2 + count)
+    for i in range(2 + count):
         weights[f"blk.{i}.attn_q_norm.weight"] = np.ones(n_embd // 4, np.float32)
         weights[f"blk.{i}.attn_k_norm.weight"] = np.ones(n_embd // 4, np.float32)
-    return {
-        **weights,
-        **_nextn(np.random.default_rng(seed), 2, n_embd),
-        "blk.2.nextn.shared_head_head.weight": weights["output.weight"],
-    }
+    for i in range(count):
+        weights |= _nextn(np.random.default_rng(seed + i), 2 + i, n_embd)
+        weights[f"blk.{2 + i}.nextn.shared_head_head.weight"] = weights["output.weight"]
+    return weights
 
 
 def _nextn(rng: np.random.Generator, layer: int, n_embd: int) -> Weights:
@@ -507,9 +506,15 @@ def _nextn(rng: np.random.Generator, layer: int, n_embd: int) -> Weights:
 
 
 def write_mtp(
-    path: Path, vocabulary: Vocabulary, weights: Weights, arch: str = "hy_v3", count: int = 1, n_layer: int = 3
+    path: Path,
+    vocabulary: Vocabulary,
+    weights: Weights,
+    arch: str = "hy_v3",
+    count: int = 1,
+    n_layer: int | None = None,
 ) -> Path:
     """Write a model of `mtp_weights`. It says that it has `n_layer` layers, of which `count` are for MTP."""
+    n_layer = 2 + count if n_layer is None else n_layer
     n_embd = weights["token_embd.weight"].shape[1]
     n_ff = next(matrix.shape[0] for name, matrix in weights.items() if name.endswith("ffn_gate.weight"))
     writer = _open(path, arch, vocabulary, n_embd, n_layer, n_ff)

@@ -67,11 +67,11 @@ class Eagle:
 
 
 class Mtp:
-    """DeepSeek-V3 (arXiv 2412.19437, section 2.2), as hy_v3 does it: the layer of `tiny.mtp_weights` for MTP."""
+    """DeepSeek-V3 (arXiv 2412.19437, section 2.2), as hy_v3 does it: a layer of `tiny.mtp_weights` for MTP."""
 
-    def __init__(self, weights: tiny.Weights) -> None:
+    def __init__(self, weights: tiny.Weights, number: int = 0) -> None:
         self._w = _doubles(weights)
-        self._layer = _num_layers(self._w)
+        self._layer = _num_layers(self._w) + number
 
     def read(self, states: list[Array]) -> Array:
         """It reads what the target's output matrix multiplies."""
@@ -88,10 +88,10 @@ class Mtp:
         return said @ w[f"{layer}.nextn.shared_head_head.weight"].T, said, said
 
 
-def drafted_by_head(head: Eagle | Mtp, target: tiny.Weights, text: Sequence[int], count: int) -> list[int]:
-    """The best `count` tokens behind a text, of whose last token the target has no state yet."""
-    tokens, states = list(text[1:]), head.read(forward(target, text[:-1])[1])
-    for _ in range(count):
+def drafted_by_heads(heads: Sequence[Eagle | Mtp], target: tiny.Weights, text: Sequence[int], count: int) -> list[int]:
+    """The best `count` tokens behind a text, of whose last token the target has no state yet: one of each head."""
+    tokens, states = list(text[1:]), heads[0].read(forward(target, text[:-1])[1])
+    for head in heads[:count]:
         logits, _, own = head(tokens, states)
         tokens.append(int(logits[-1].argmax()))
         states = np.concatenate([states, own[-1:]])

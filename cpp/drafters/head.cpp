@@ -74,7 +74,9 @@ void HeadDrafter::finish(const std::vector<int32_t> &) {
 // The last drafted token is never decoded.
 std::size_t HeadDrafter::room() const {
     const std::size_t n_ctx = own_->decoder().n_ctx();
-    return kept_.end() + 1 < size_ || tokens_.empty() ? 0 : n_ctx + 1 - std::min(n_ctx + 1, tokens_.size());
+    const std::size_t in_memory = n_ctx + 1 - std::min(n_ctx + 1, tokens_.size());
+    const std::size_t most = has_several() ? std::min(in_memory, own_->decoder().num_layers()) : in_memory;
+    return kept_.end() + 1 < size_ || tokens_.empty() ? 0 : most;
 }
 
 std::size_t HeadDrafter::catch_up() {
@@ -98,14 +100,23 @@ void HeadDrafter::probe() {
 std::optional<DraftToken> HeadDrafter::draw(const DraftRequest & request, std::size_t before,
                                             const Proposal & proposal) {
     assert(size_ == request.history.size());
+    if (has_several() && proposal.tokens.size() >= own_->decoder().num_layers()) {
+        return std::nullopt;
+    }
+    // With several layers the text's last token is the first of those that the layers decode in turn.
+    const std::size_t left = has_several() ? 1 : 0;
     while (missing() > n_batch()) {
         decode_text(n_batch(), false);
     }
-    if (missing() > 0) {
-        decode_text(missing(), true);
+    if (missing() > left) {
+        decode_text(missing() - left, !has_several());
     }
     while (own_->tokens().size() < num_tokens() + proposal.tokens.size()) {
-        decode_drafted(proposal.tokens[own_->tokens().size() - num_tokens()]);
+        if (has_several()) {
+            decode_by_layer(own_->tokens().size() + 1 - num_tokens(), proposal.tokens);
+        } else {
+            decode_drafted(proposal.tokens[own_->tokens().size() - num_tokens()]);
+        }
     }
     const std::size_t n = std::min(request.target.n_vocab(), own_->decoder().n_vocab());
     float * logits = own_->logits(row_);
@@ -125,6 +136,7 @@ void HeadDrafter::decode_text(std::size_t count, bool draws) {
     Sequence::Addition addition{own_.get(), tokens_.data() + held, count, draws ? count - 1 : count};
     addition.features = kept_.at(begin_ + held);
     addition.keeps_states = draws;
+    addition.layer = has_several() ? all_layers : 0;
     decode(addition);
     num_true_ = held + count;
 }
@@ -138,11 +150,31 @@ void HeadDrafter::decode_drafted(int32_t token) {
     decode(addition);
 }
 
+// The text's last token and the first `layer` of the drafted ones, all anew: the layers before had keys and values of
+// their own.
+void HeadDrafter::decode_by_layer(std::size_t layer, const std::vector<int32_t> & drafted) {
+    const std::size_t last = num_tokens() - 1;
+    std::vector<int32_t> tokens{tokens_[last]};
+    tokens.insert(tokens.end(), drafted.begin(), drafted.begin() + static_cast<std::ptrdiff_t>(layer));
+    if (layer == 0) {
+        const float * state = kept_.at(begin_ + last);
+        chain_.assign(state, state + own_->decoder().n_features());
+    }
+    own_->keep(last);
+    Sequence::Addition addition{own_.get(), tokens.data(), tokens.size(), layer};
+    addition.states = chain_.data();
+    addition.keeps_states = true;
+    addition.layer = static_cast<int32_t>(layer);
+    decode(addition);
+    chain_.insert(chain_.end(), own_state_.begin(), own_state_.end());
+}
+
 void HeadDrafter::decode(const Sequence::Addition & addition) {
     const double before = own_->decode_seconds();
     decoding_->decode(addition);
     if (costs_ != nullptr && own_->decoder().was_warm()) {
-        costs_->observe(addition.count, own_->decode_seconds() - before);
+        const std::size_t num_layers = addition.layer == all_layers ? own_->decoder().num_layers() : 1;
+        costs_->observe(addition.count, (own_->decode_seconds() - before) / static_cast<double>(num_layers));
     }
     row_ = addition.count - 1;
     own_state_.clear();

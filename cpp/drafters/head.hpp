@@ -1,4 +1,5 @@
-// A head: one layer that reads the target's hidden states (EAGLE-3, Li et al. 2025, arXiv 2503.01840).
+// A head: a layer that reads the target's hidden states (EAGLE-3, Li et al. 2025, arXiv 2503.01840; MTP, DeepSeek-V3,
+// arXiv 2412.19437, section 2.2).
 #pragma once
 
 #include <algorithm>
@@ -17,6 +18,9 @@ namespace specllama {
 // Its memory holds, for a token of the text and for each one behind it, the token together with the target's state of
 // the token before it. A drafted token has the head's own state instead: once it is accepted, it is decoded again with
 // the target's.
+//
+// Several MTP layers take turns: layer i draws the i-th token, and no more tokens are drawn than there are layers. Each
+// has keys and values of its own. So each reads the text, and for the i-th token layer i reads all drafted tokens.
 //
 // Of what the target had in its memory already there are no states: then the head's text begins behind that.
 class HeadDrafter final : public DrawingDrafter {
@@ -49,6 +53,8 @@ private:
     void restart(std::size_t begin);
     void decode_text(std::size_t count, bool draws);
     void decode_drafted(int32_t token);
+    void decode_by_layer(std::size_t layer, const std::vector<int32_t> & drafted);
+    bool has_several() const { return own_->decoder().num_layers() > 1; }
     void decode(const Sequence::Addition & addition);
 
     std::shared_ptr<Sequence> own_;
@@ -61,6 +67,7 @@ private:
     std::size_t size_ = 0;         // of the text
     KeptStates kept_;
     std::vector<float> own_state_;  // of the token that was decoded last
+    std::vector<float> chain_;      // with several layers: what the next one reads beside the tokens
     std::size_t row_ = 0;           // of logits, of the same token
 };
 

@@ -381,6 +381,30 @@ int32_t Decoder::decode_in_branches(const llama_batch & batch, const BatchPart &
     return code;
 }
 
+// Each layer has keys and values of its own, in the same cells: for the next layer the cells are emptied and taken
+// again. It is one call, so that nobody else takes them in between.
+int32_t Decoder::decode_in_layers(const llama_batch & batch, const BatchPart * parts, std::size_t num_parts) {
+    const bool all = parts[0].layer == all_layers;
+    const int32_t first = all ? 0 : parts[0].layer;
+    const int32_t last = all ? static_cast<int32_t>(num_layers()) - 1 : first;
+    int32_t code = 0;
+    for (int32_t layer = first; layer <= last && code == 0; ++layer) {
+        for (std::size_t k = 0; layer > first && k < num_parts; ++k) {
+            remove_behind(parts[k].sequence, parts[k].position);
+        }
+        hidden_.choose_layer(context_, layer);
+        code = decode_without_embeddings(batch);
+    }
+    return code;
+}
+
+int32_t Decoder::decode_laid_out(const llama_batch & batch, const BatchPart * parts, std::size_t num_parts) {
+    if (num_layers() > 1) {
+        return decode_in_layers(batch, parts, num_parts);
+    }
+    return num_beside(parts[0]) > 0 ? decode_in_branches(batch, parts[0]) : decode_without_embeddings(batch);
+}
+
 int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
     if (is_head()) {
         const int32_t code = hidden_.block ? inject(parts, num_parts) : lay_out_inputs(parts, num_parts);
@@ -419,8 +443,7 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
     }
     const PanelsOfThread wanting(wanted.count > 0 ? &wanted : nullptr);
     operations_seen = {};
-    const int32_t code =
-        num_beside(parts[0]) > 0 ? decode_in_branches(batch, parts[0]) : decode_without_embeddings(batch);
+    const int32_t code = decode_laid_out(batch, parts, num_parts);
     saw_ours_ = saw_ours_ || operations_seen.ours;
     saw_foreign_ = saw_foreign_ || operations_seen.foreign;
     if (code == 0) {

@@ -50,6 +50,9 @@ struct BesideRow {
     bool wanted = false;           // whether its logits are wanted
 };
 
+// All MTP layers that follow one another, in turn.
+constexpr int32_t all_layers = -1;
+
 // What one sequence adds to a batch.
 struct BatchPart {
     int32_t sequence = 0;              // its seq_id
@@ -68,6 +71,8 @@ struct BatchPart {
     // Rows beside the text, if this is the only part of the batch. They follow the part's rows. Branch i has the seq_id
     // `sequence` + 1 + i.
     const std::vector<BesideRow> * beside = nullptr;
+    // With several MTP layers: which one computes the batch, from 0, or all_layers. Equal in all parts of a batch.
+    int32_t layer = 0;
 };
 
 // The input of a head that drafts several tokens in one decode: the last token of the text, then masks. The target's
@@ -93,6 +98,10 @@ struct HiddenStates {
     bool encodes = false;        // a head's own encoder transforms the features first
     std::optional<NoiseBlock> block = std::nullopt;  // for a head that has one
     bool of_wanted = false;                          // states exist only for tokens whose logits are wanted
+    // For MTP layers, the i-th of which predicts the i-th token: how many there are, and libllama's function that
+    // chooses which layer computes the next batch. Null: there is only one layer.
+    std::size_t num_layers = 1;
+    void (*choose_layer)(llama_context *, int32_t) = nullptr;
 };
 
 // Whether a decode skips the logits that are not wanted.
@@ -141,6 +150,7 @@ public:
     bool is_head() const { return hidden_.n_features > 0; }
     std::size_t n_features() const { return hidden_.n_features; }
     const std::optional<NoiseBlock> & noise_block() const { return hidden_.block; }
+    std::size_t num_layers() const { return hidden_.choose_layer == nullptr ? 1 : hidden_.num_layers; }
     // Whether hidden states exist only for tokens whose logits are wanted.
     bool gives_of_wanted() const { return hidden_.of_wanted; }
     // Floats of the hidden state of one token.
@@ -232,6 +242,8 @@ private:
     int32_t encode(const float * features, std::size_t count);
     int32_t decode_without_embeddings(const llama_batch & batch);
     int32_t decode_in_branches(const llama_batch & batch, const BatchPart & part);
+    int32_t decode_in_layers(const llama_batch & batch, const BatchPart * parts, std::size_t num_parts);
+    int32_t decode_laid_out(const llama_batch & batch, const BatchPart * parts, std::size_t num_parts);
     std::size_t num_given() const { return hidden_.taps ? hidden_.taps->size() - (hidden_.encodes ? 1 : 0) : 0; }
     std::size_t row_of(std::size_t token, std::size_t num_rows) const;
     std::size_t place_in_batch(std::size_t token) const { return hidden_.block ? places_.at(token) : token; }

@@ -217,7 +217,8 @@ BatchPart Sequence::part_of(const Addition & addition) const {
             addition.states,
             addition.keeps_states,
             addition.num_injected,
-            addition.beside};
+            addition.beside,
+            addition.layer};
 }
 
 void Sequence::added(const Addition & addition, std::size_t first_row, double seconds) {

@@ -79,6 +79,7 @@ public:
         bool keeps_states = false;                        // copy_states() will be called
         std::size_t num_injected = 0;                     // see BatchPart
         const std::vector<BesideRow> * beside = nullptr;  // see BatchPart
+        int32_t layer = 0;                                // see BatchPart
     };
 
     // Decodes additions to several sequences of one decoder in one batch of at most n_batch tokens; each sequence may

@@ -581,16 +581,18 @@ void Scheduler::resume_one() {
 
 // Which wants to decode next. A draft's round comes first, so that the target's batch holds what all texts have
 // drafted. Then comes the want that has waited longest, so that every text has its turn. As many wants for the same
-// decoder as fit go along, rounds before prompts.
+// decoder and layer as fit go along, rounds before prompts.
 std::vector<Scheduler::Want *> Scheduler::next_group() {
     const auto decoder_of_want = [](const Want * want) { return &want->addition.sequence->decoder(); };
     const auto drafts = std::find_if(wants_.begin(), wants_.end(), [&](const Want * want) {
         return decoder_of_want(want) != target().decoder.get() && !is_prompt(want->addition);
     });
-    const Decoder * decoder = decoder_of_want(drafts != wants_.end() ? *drafts : wants_.front());
+    const Want * chosen = drafts != wants_.end() ? *drafts : wants_.front();
+    const Decoder * decoder = decoder_of_want(chosen);
     std::vector<Want *> waiting;
-    std::copy_if(wants_.begin(), wants_.end(), std::back_inserter(waiting),
-                 [&](const Want * want) { return decoder_of_want(want) == decoder; });
+    std::copy_if(wants_.begin(), wants_.end(), std::back_inserter(waiting), [&](const Want * want) {
+        return decoder_of_want(want) == decoder && want->addition.layer == chosen->addition.layer;
+    });
     std::stable_partition(waiting.begin() + 1, waiting.end(),
                           [](const Want * want) { return !is_prompt(want->addition); });
     std::vector<Want *> group;

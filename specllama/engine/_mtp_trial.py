@@ -16,7 +16,7 @@ _PROMPT = [0, 1, 2]
 
 def main(path: str) -> None:
     """Draft some tokens with the MTP layers of a model's file."""
-    with Engine.open(path, MTP, n_ctx=64, n_batch=32, n_threads=1, kernels="off", num_draft_tokens=2) as engine:
+    with Engine.open(path, MTP, n_ctx=64, n_batch=32, n_threads=1, kernels="off", num_draft_tokens=8) as engine:
         for _ in engine.generate(_PROMPT, max_tokens=8, temperature=0.0):
             pass
 

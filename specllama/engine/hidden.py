@@ -33,6 +33,11 @@ _SHOW_NEXTN = (  # one function, as C, GCC and Clang, and Microsoft's compiler n
     "_Z26llama_set_embeddings_nextnP13llama_contextbb",
     "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z",
 )
+_CHOOSE_LAYER = (
+    "llama_set_nextn_layer_offset",
+    "_Z28llama_set_nextn_layer_offsetP13llama_contexti",
+    "?llama_set_nextn_layer_offset@@YAXPEAUllama_context@@H@Z",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +51,8 @@ class Hidden:
         encodes: for a head: these numbers go through an encoder.
         target: for a head: the address of a context of its target, which has the parts that the head's file lacks.
         nextn: the states belong to MTP layers, and llama.cpp has to be asked for them.
-        loads_mtp: the model's file has an MTP layer, which is loaded, too.
+        loads_mtp: the model's file has MTP layers, which are loaded, too.
+        num_layers: how many MTP layers there are.
         block: for a head that predicts several tokens in one decode: what it reads for that.
     """
 
@@ -56,6 +62,7 @@ class Hidden:
     target: int | None = None
     nextn: bool = False
     loads_mtp: bool = False
+    num_layers: int = 1
     block: Block | None = None
 
     def load_with(self, params: Any) -> None:
@@ -105,6 +112,20 @@ class Hidden:
             llama_cpp.llama_set_causal_attn(context, self.block.is_causal)
 
     @property
+    def choose_layer(self) -> int:
+        """The address of libllama's function that says which of several MTP layers computes a batch.
+
+        It is 0 where there is nothing to choose.
+
+        Raises:
+            ValueError: this llama-cpp-python cannot do that.
+        """
+        if self.num_layers == 1 or not self.n_features:
+            return 0
+        choose = function_of_cpp(_CHOOSE_LAYER, None, ctypes.c_void_p, ctypes.c_int32)
+        return ctypes.cast(choose, ctypes.c_void_p).value or 0
+
+    @property
     def of_wanted(self) -> bool:
         """Whether a state is computed only for the tokens whose logits are wanted."""
         return FINAL_STATE in self.names
@@ -141,7 +162,7 @@ def of_head(head: FileOfHead, target: int) -> Hidden:
         target: the address of the target's context.
     """
     if isinstance(head, MtpFile):
-        return of_mtp(head.hidden_size)
+        return of_mtp(head.hidden_size, head.num_layers)
     if isinstance(head, BlockHeadFile):
         names = _CANDIDATES if head.block.num_candidates else ()
         return Hidden(names, len(head.layers) * head.hidden_size, target=target, block=head.block)
@@ -149,18 +170,17 @@ def of_head(head: FileOfHead, target: int) -> Hidden:
 
 
 def shown_to_mtp(target: str) -> Hidden:
-    """What a target must show for the MTP layer in its own file.
+    """What a target must show for the MTP layers in its own file.
 
     Raises:
         ValueError: the file has no MTP layer that llama.cpp can run.
     """
-    require_mtp(target)
-    return Hidden(_NEXTN, nextn=True, loads_mtp=True)
+    return Hidden(_NEXTN, nextn=True, loads_mtp=True, num_layers=require_mtp(target))
 
 
-def of_mtp(n_embd: int) -> Hidden:
+def of_mtp(n_embd: int, num_layers: int) -> Hidden:
     """What MTP layers show and read."""
-    return Hidden(_NEXTN, n_embd, nextn=True, loads_mtp=True)
+    return Hidden(_NEXTN, n_embd, nextn=True, loads_mtp=True, num_layers=num_layers)
 
 
 def _require(params: Any, name: str) -> None:

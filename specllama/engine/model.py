@@ -102,6 +102,8 @@ class Settings:
                 embeds=embeds,
                 block=hidden.noise_block,
                 of_wanted=hidden.of_wanted,
+                num_layers=hidden.num_layers,
+                choose_layer=hidden.choose_layer,
             )
 
 

@@ -74,15 +74,17 @@ class HeadFile:
 
 @dataclasses.dataclass(frozen=True)
 class MtpFile:
-    """The MTP layer of a model in a file of its own.
+    """The MTP layers of a model in a file of their own.
 
     Attributes:
         path: the file.
         hidden_size: numbers in a state of the target, and in its own.
+        num_layers: how many there are.
     """
 
     path: str
     hidden_size: int
+    num_layers: int
 
     def require_fit(self, *, n_layer: int, n_embd: int, n_vocab: int) -> None:
         """See `HeadFile`. Its vocabulary is compared with the target's token by token.
@@ -161,10 +163,13 @@ def require_width(path: str, wanted: int, found: int) -> None:
         )
 
 
-def require_mtp(path: str) -> None:
+def require_mtp(path: str) -> int:
     """Refuse a file without an MTP layer that llama.cpp can run, on which it would end the process.
 
     Whether it can is known of some architectures. Of any other a child process tries it, once for a file and library.
+
+    Returns:
+        How many MTP layers there are. Whoever loads a file that cannot be read says why; of that one it is 1.
 
     Raises:
         ValueError: it has none, or of another kind.
@@ -172,21 +177,23 @@ def require_mtp(path: str) -> None:
     try:
         (values, _), *_ = parts = [read_whole_header(part) for part in parts_of(path)]
     except (ValueError, OSError):
-        return  # who loads it says why
+        return 1
     architecture = architecture_of(values)
     count = values.get(f"{architecture}.nextn_predict_layers", 0)
     if not isinstance(count, int) or count <= 0:
         raise ValueError(f"{path} has no MTP layers: give a draft model's path, or draft_model='lookup'")
-    if not any(name.endswith(_OF_MTP) for _, tensors in parts for name in tensors):
+    found = sum(name.endswith(_OF_MTP) for _, tensors in parts for name in tensors)
+    if not found:
         raise ValueError(f"{path} says that it has MTP layers, and has none: they are in another file, perhaps")
     if architecture in (_WITH_SEVERAL if count > 1 else _WITH_MTP) or os.environ.get(WITHIN) == _MTP_TRIAL:
-        return
+        return min(count, found)
     reason = "alone in a file" if any(_is_mtp(tensors) for _, tensors in parts) else _why_no_mtp(path)
     if reason:
         raise ValueError(
             f"{path} has {count} MTP layers of the architecture {architecture}, which llama.cpp cannot run ({reason}): "
             "give a draft model's path, or draft_model='lookup'"
         )
+    return min(count, found)
 
 
 def _why_no_mtp(path: str) -> str:
@@ -246,8 +253,8 @@ def _read_head(path: str, changed: int, size: int) -> HeadFile | MtpFile | None:
             "DSpark are supported"
         )
     if _is_mtp(tensors):
-        require_mtp(path)
-        return MtpFile(path, number_in(path, values, f"{architecture_of(values)}.embedding_length"))
+        num_layers = require_mtp(path)
+        return MtpFile(path, number_in(path, values, f"{architecture}.embedding_length"), num_layers)
     if architecture != "eagle3":
         return None
     require_turns(path, values, architecture)

@@ -38,6 +38,8 @@ class Draft(abc.ABC):
 
     models: Mapping[str, Model] = MappingProxyType({})
     """What it decodes with: ``"head"``, then ``"draft"``, a model."""
+    is_paced = True
+    """Whether ``num_draft_tokens="auto"`` takes only as many of its tokens as pay; else all that it has."""
 
     @property
     def label(self) -> str:

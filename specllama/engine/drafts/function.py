@@ -22,6 +22,8 @@ class FunctionDraft(Draft):
     drawn with: an array [ids, n_vocab].
     """
 
+    is_paced = False
+
     def __init__(self, target: Model, function: Callable[[npt.NDArray[np.intc]], Any]) -> None:
         super().__init__(function, target.why_no_rollback)
         self._function = function

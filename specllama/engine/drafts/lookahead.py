@@ -59,6 +59,8 @@ class Sizes:
 class LookaheadDraft(Draft):
     """The window and the pool of one text."""
 
+    is_paced = False
+
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(LOOKAHEAD, None)
         self.sizes = sizes

@@ -1,4 +1,4 @@
-"""The MTP layer in the target's own file (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
+"""The MTP layers in the target's own file (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MTP = "mtp"
 
 
 class OwnMtp(DecodingKind):
-    """The layer in the file that the target was loaded from, again and again."""
+    """The layers in the file that the target was loaded from: one again and again, or several in turn."""
 
     takes = OF_A_HEAD
     drafter = HeadDraft.drafter
@@ -36,11 +36,12 @@ class OwnMtp(DecodingKind):
     def open(self, target: Model, loader: Loader) -> HeadDraft:
         """See the base class. The weights are the target's, and the context is one of its own."""
         corpus, own = self.corpus(target, loader), target.settings
-        if own.hidden != shown_to_mtp(own.path):
+        shown = shown_to_mtp(own.path)
+        if own.hidden != shown:
             raise ValueError(
                 "the target was opened without its MTP layers: give draft_model='mtp' where you create the Llama"
             )
-        hidden = of_mtp(int(llama_cpp.llama_model_n_embd(target.address)))
+        hidden = of_mtp(int(llama_cpp.llama_model_n_embd(target.address)), shown.num_layers)
         params = own.params_of_another()
         taps = hidden.make_with(params)
         with one_at_a_time(), captured_errors() as errors, quiet(own.verbose):

@@ -228,6 +228,7 @@ class Bench:
             **self._plan.settings([prompt for prompt, _ in self._prompts]),
             "drafter": self._drafter,
             "num_draft_tokens": self._llm.num_draft_tokens,
+            "is_paced": self._llm.engine.draft is None or self._llm.engine.draft.is_paced,
             "verify": self._llm.verify,
             "num_runs": self.num_runs,
         }

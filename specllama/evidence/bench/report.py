@@ -73,7 +73,9 @@ def _settings(settings: dict[str, Any]) -> str:
     if rule == "auto":
         rule = "block" if seed is None else "coupled"
     gamma = settings["num_draft_tokens"]
-    drafted = "as many tokens as pay" if gamma == "auto" else f"{gamma} {'token' if gamma == 1 else 'tokens'} a round"
+    drafted = f"{gamma} {'token' if gamma == 1 else 'tokens'} a round"
+    if gamma == "auto":
+        drafted = "as many tokens as pay" if settings.get("is_paced", True) else "all tokens that there are"
     auto = "auto is" if settings.get("synthetic") else f"the mode auto drafts {drafted}, and its rule is"
     return (
         f"{sampling}{others}, {'no seed' if seed is None else f'seed {seed}'}; up to {settings['max_tokens']} tokens "

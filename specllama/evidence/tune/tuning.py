@@ -49,6 +49,9 @@ def run(llm: Llama, *, repeats: int = 7, n_past: int = 128, on_progress: OnProgr
             curves[role] = _measured(model, role, llm.max_draft_tokens + 1, repeats, n_past, on_progress)
             notes += [on_noise(curves[role]), _keep(llm, undisturbed(curves[role]))]
         llm.reset()
+    draft = llm.engine.draft
+    if draft is not None and not draft.is_paced:
+        notes.append(f"the plan is lookup's: {draft.label} drafts what it has, paying or not; bench says what it gains")
     return TuneResult(
         curves=curves,
         plans=_plans(curves),
