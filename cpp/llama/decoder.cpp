@@ -381,8 +381,8 @@ int32_t Decoder::decode_in_branches(const llama_batch & batch, const BatchPart &
     return code;
 }
 
-// Each layer has keys and values of its own, in the same cells: for the next layer the cells are emptied and taken
-// again. It is one call, so that nobody else takes them in between.
+// Each layer has keys and values of its own, in the same cells. Before the next layer, the cells are emptied and filled
+// again. This is one call, so that no other text takes the cells in between.
 int32_t Decoder::decode_in_layers(const llama_batch & batch, const BatchPart * parts, std::size_t num_parts) {
     const bool all = parts[0].layer == all_layers;
     const int32_t first = all ? 0 : parts[0].layer;
