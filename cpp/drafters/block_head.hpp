@@ -68,7 +68,7 @@ private:
     std::size_t num_said_ = 0;     // places that it drafts; 0: the block is not decoded
     std::size_t num_drawn_ = 0;    // places that were drawn from, or passed over: their logits are changed
     std::size_t row_ = 0;          // row of logits of its first draft
-    std::vector<float> said_;      // with candidates: the state of each place
+    std::vector<float> said_;      // if places choose among candidates: their states
     std::vector<float> scores_;    // [n_vocab], the logits of one place made from its candidates
 };
 

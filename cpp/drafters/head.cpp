@@ -1,4 +1,4 @@
-// A head.
+// A drafter that draws tokens from a head: a layer that reads the target's hidden states.
 #include "drafters/head.hpp"
 
 #include <algorithm>

@@ -26,7 +26,7 @@ namespace specllama {
 // There are no states for tokens that the target's memory held before: the head's text begins after them.
 class HeadDrafter final : public DrawingDrafter {
 public:
-    // window: of the text it holds at most so many tokens; 0: as many as its context has room for.
+    // window: the most tokens of the text that the memory holds; 0: as many as the context has room for.
     HeadDrafter(std::shared_ptr<Sequence> sequence, std::size_t window);
 
     void begin(const Task & task) override;
@@ -37,7 +37,7 @@ public:
 
     std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
                                    const Proposal & proposal) override;
-    // None while the state of the text's last token but one is not there.
+    // 0 while the state of the last token but one is missing.
     std::size_t room() const override;
     std::size_t missing() const override { return num_tokens() - std::min(num_tokens(), own_->tokens().size()); }
     std::size_t n_batch() const override { return own_->decoder().n_batch(); }
