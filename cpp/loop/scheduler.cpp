@@ -641,8 +641,8 @@ void Scheduler::serve(std::vector<Want *> group) {
     const std::exception_ptr error = try_together(group);
     lock.lock();
     if (error && is_no_room(error)) {
-        // Either an older llama.cpp needs contiguous cells, or a text at work holds cells and can be paused once it
-        // waits.
+        // There was room by our count. Either an older llama.cpp needs contiguous cells, or a text that is at work took
+        // some meanwhile: it can be paused once it waits.
         const auto is_working = [](const ScheduledText * text) { return text->state == ScheduledText::State::working; };
         if (give_way(group) || std::any_of(texts_.begin(), texts_.end(), is_working)) {
             wants_.insert(wants_.begin(), group.begin(), group.end());
