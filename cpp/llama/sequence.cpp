@@ -198,7 +198,7 @@ bool Sequence::is_behind(const Sequence & other, const std::vector<int32_t> & hi
         return false;
     }
     const std::size_t held = other.tokens_.size();
-    // The last token of a prompt is decoded later.
+    // The last token of a prompt is not part of a plan: the first round decodes it.
     const std::size_t most = std::min(history.size(), other.plan_.size()) - 1;
     const std::size_t common = std::min(num_common(history, other.plan_), most);
     const bool is_first = plan_turn_ == 0 || other.plan_turn_ < plan_turn_;
