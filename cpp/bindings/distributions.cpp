@@ -56,7 +56,8 @@ TokenLogprob logprobs(const Logits & logits, std::size_t token, std::size_t num_
     const auto n = static_cast<std::size_t>(logits.size());
     const float * values = logits.data();
     if (token >= n) {
-        throw std::invalid_argument("token " + std::to_string(token) + " is none of " + std::to_string(n) + " logits");
+        throw std::invalid_argument("token " + std::to_string(token) +
+                                    " is out of range: there are logits of the tokens 0 to " + std::to_string(n - 1));
     }
     std::vector<Candidate> best;
     if (num_top > 0) {

@@ -95,7 +95,7 @@ py::array_t<float> say(const StateHead & self, const Floats & state, const Token
     };
     if (static_cast<std::size_t>(state.size()) != self.n_embd() || first + count > self.size() ||
         (self.reads_tokens() && most < first + count) || std::any_of(tokens.data(), tokens.data() + most, is_none)) {
-        throw std::invalid_argument("the head has no such places, or reads another state, or other tokens");
+        throw std::invalid_argument("the places, the state or the tokens do not fit this head");
     }
     std::vector<float> found;
     self.say(state.data(), tokens.data(), first, count, found);

@@ -185,8 +185,9 @@ std::unique_ptr<Drafter> make_block_head(const DrafterParts & parts) {
     const Decoder & decoder = parts.head->decoder();
     const NoiseBlock & block = *decoder.noise_block();
     if (decoder.n_ctx() <= block.size || decoder.n_batch() < block.size) {
-        throw std::invalid_argument("the head reads blocks of " + std::to_string(block.size) +
-                                    " tokens: give draft_kwargs a larger n_ctx than that, and an n_batch of so many");
+        throw std::invalid_argument(
+            "the head reads blocks of " + std::to_string(block.size) +
+            " tokens: set n_ctx in draft_kwargs to more than that, and n_batch to at least that");
     }
     return std::make_unique<BlockHeadDrafter>(parts.head, parts.window);
 }

@@ -191,8 +191,8 @@ void Decoder::refuse_bad_batch(const BatchPart * parts, std::size_t num_parts) c
                 const auto place = parts[i].position + static_cast<std::size_t>(token - parts[i].tokens);
                 throw std::invalid_argument(
                     "place " + std::to_string(place) +
-                    " of the text is no token: somebody else decoded an image there, "
-                    "or what is not known, and the memory of the " +
+                    " of the text is no token: an image, or something unknown, was decoded there by other code, "
+                    "and the memory of the " +
                     name_ +
                     " has lost it. It cannot be decoded again: give the image again, by create_chat_completion");
             }

@@ -14,9 +14,8 @@ namespace specllama {
 namespace {
 
 [[noreturn]] void fail(const Decoder & decoder, int code, std::size_t count, std::size_t committed) {
-    const std::string what = "llama_decode of " + std::to_string(count) + " tokens behind " +
-                             std::to_string(committed) + " returned " + std::to_string(code) + " on the " +
-                             decoder.name();
+    const std::string what = "llama_decode of " + std::to_string(count) + " tokens after " + std::to_string(committed) +
+                             " returned " + std::to_string(code) + " on the " + decoder.name();
     if (code == 1) {
         throw NoRoomError(what + ": no room in the KV cache; create the Llama with a larger n_ctx");
     }

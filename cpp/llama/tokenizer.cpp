@@ -143,10 +143,9 @@ std::vector<int32_t> Tokenizer::tokens(const std::string & text, bool add_bos, b
     if (match > most) {
         throw std::invalid_argument("the text has " + std::to_string(match) +
                                     " characters at a stretch without a place where this model's tokenizer cuts it, "
-                                    "such as a space; llama.cpp goes one level deeper for each of them, and " +
-                                    std::to_string(most) +
-                                    " are the most that it can be given room for: shorten it, "
-                                    "or give it in parts");
+                                    "such as a space; llama.cpp calls itself once for each of them, and there is "
+                                    "stack for at most " +
+                                    std::to_string(most) + ": shorten it, or give it in parts");
     }
     std::vector<int32_t> found;
     try {

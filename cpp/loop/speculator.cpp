@@ -172,7 +172,7 @@ void Speculator::heed(double seconds) {
     } else if (own().decoder().is_shared()) {
         constraint_seconds_ += seconds;
         if (constraint_seconds_ > most_for_draft) {
-            throw std::runtime_error("the grammar takes too long to draft with it beside other texts");
+            throw std::runtime_error("the grammar takes too long to draft while other texts wait");
         }
     }
     if (settings_.poll) {
