@@ -23,7 +23,7 @@ public:
     std::vector<DraftToken> offer(const DraftRequest & request, const Proposal & proposal, std::size_t most) override;
     std::vector<BesideRow> beside(std::size_t most) override;
     void read_beside(const std::vector<const float *> & logits, std::size_t n_vocab) override;
-    // A pace only knows the cost of the text's rows.
+    // A pace does not know what rows beside the text cost.
     bool can_be_paced() const override { return false; }
 
 private:

@@ -42,7 +42,7 @@ public:
 
     // Tokens with a text that begins with this byte.
     const std::vector<int32_t> & tokens(std::size_t byte) const { return tokens_[byte]; }
-    // A part of tokens(byte): a grammar that forbids all of these forbids the others, too.
+    // Enough of tokens(byte) for a test: a grammar that forbids all of these forbids the others, too.
     const std::vector<int32_t> & probes(std::size_t byte) const {
         return single_[byte].empty() ? tokens_[byte] : single_[byte];
     }

@@ -134,7 +134,7 @@ class MessagesRequest(CountRequest):
         return {**super().chat(), "max_tokens": self.max_tokens, "stop": self.stop_sequences or None}
 
     def teller(self, asked: ChatRequest) -> _Events:
-        """Translates the answer: see ``Translated``."""
+        """Returns what translates the answer: see ``Translated``."""
         return _Events(self, asked)
 
 

@@ -72,7 +72,7 @@ class _Native(OtherForm):
         return checked(body, CompletionRequest)
 
     def teller(self, asked: CompletionRequest) -> _Told:
-        """Translates the answer: see ``Translated``."""
+        """Returns what translates the answer: see ``Translated``."""
         assert self._llm is not None
         return _Told(self, asked, self._llm)
 

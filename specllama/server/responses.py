@@ -143,7 +143,7 @@ class ResponsesRequest(OtherForm):
         return checked({**self.chat(), **READ}, ChatRequest)
 
     def teller(self, asked: ChatRequest) -> _Events:
-        """Translates the answer: see ``Translated``."""
+        """Returns what translates the answer: see ``Translated``."""
         return _Events(self, asked)
 
 

@@ -20,7 +20,7 @@ from .worker import OUTCOMES, Worker
 
 _GRACE_SECONDS = 10  # for clients to read the last part of their answers
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-_MOST_KEPT = 1 << 20  # bytes
+_MOST_KEPT = 1 << 20  # bytes: glibc returns larger free blocks to the system
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
