@@ -1,5 +1,5 @@
-# Written by hand: generated stubs know neither the shapes nor which arguments are keyword-only.
-"""Types of the native module. What each thing means is said in cpp/*.hpp."""
+# Written by hand: generated stubs have neither the shapes nor the keyword-only arguments.
+"""Types of the native module. The headers in cpp/ describe what each class and function does."""
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
@@ -9,28 +9,29 @@ import numpy as np
 import numpy.typing as npt
 
 DraftProbabilities = npt.NDArray[np.float64] | Items[Distribution]
-"""Of drafted tokens: an array [tokens, n_vocab], or a distribution for each token."""
+"""The distributions of drafted tokens: an array [tokens, n_vocab], or a distribution for each token."""
 
 class AbiError(ImportError):
-    """The llama.cpp that is loaded is not one that this extension was written for."""
+    """This extension does not support the loaded llama.cpp."""
 
 class DecodeError(RuntimeError):
     """llama.cpp could not decode a batch. The caches are at a committed position: the call can be repeated."""
 
 class ContextFullError(DecodeError):
-    """No room is left in the context, or in the KV cache behind it."""
+    """No room is left in the context, or in its KV cache."""
 
 class BusyError(RuntimeError):
-    """The Llama, or the draft it shares with another, is generating in another thread."""
+    """The Llama, or a draft that it shares with another Llama, is generating in another thread."""
 
 class ClosedError(RuntimeError):
-    """The Llama, or the draft that it was given, has been closed."""
+    """The Llama, or its draft, has been closed."""
 
 class Block:
-    """Which threads are in a block; one as often as it has entered.
+    """Records which threads are in a block of code. A thread that entered several times is recorded as often.
 
     Args:
-        refuse: called when one enters while another is in: it raises. None: any number may be in.
+        refuse: called when a thread enters while another one is in the block; it raises an exception. None: any number
+            of threads may be in the block.
     """
 
     def __init__(self, refuse: Callable[[], NoReturn] | None = ...) -> None: ...
@@ -39,11 +40,11 @@ class Block:
     def __exit__(self, *exception: object) -> None: ...
     @property
     def depth(self) -> int:
-        """How often the calling thread is in."""
+        """How often the calling thread has entered and not left."""
     @property
     def has_others(self) -> bool: ...
     def leave_parent(self) -> None:
-        """In a forked child: nobody else is in."""
+        """Forgets all other threads, in a forked child process, which does not have them."""
 
 class SequenceBreakers: ...
 
@@ -205,7 +206,7 @@ class TokenList:
     def groups(self) -> npt.NDArray[np.int32]: ...
 
 FIRST_EMBEDDING: int
-"""In place of a token stands this, or a lower number, where something else was decoded: an image, say."""
+"""A position without a token, such as a part of an image, has this id or a lower one."""
 
 class Taps:
     def __init__(self, functions: Mapping[str, int], names: Items[str]) -> None: ...
@@ -268,31 +269,31 @@ class Sequence:
     def logits(self, i: int) -> npt.NDArray[np.float32]: ...
 
 class SchedulerCounters:
-    """What has been decoded for several texts together."""
+    """What a scheduler has decoded for its texts."""
 
     @property
     def num_batches(self) -> int:
-        """Batches of the target."""
+        """Number of batches of the target."""
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in them."""
+        """Number of tokens in the target's batches."""
 
     @property
     def most_texts(self) -> int:
-        """The most texts in one of them."""
+        """The most texts in one batch of the target."""
 
     @property
     def num_pauses(self) -> int:
-        """How often a text gave its cells to others, as the cache was full."""
+        """How often a text gave its cells to other texts because the cache was full."""
 
     @property
     def decode_seconds(self) -> float:
-        """In decodes, the draft's included."""
+        """Seconds in decodes of the target and the drafts."""
 
     @property
     def waiting_seconds(self) -> float:
-        """In which a decode waited for texts that were at work."""
+        """Seconds in which a decode waited for texts that were at work."""
 
 class Scheduler:
     def __init__(self, target: Decoder, drafts: Items[Decoder] = ...) -> None: ...
@@ -487,7 +488,7 @@ class Speculator:
     def history(self) -> npt.NDArray[np.int32]: ...
     @property
     def costs(self) -> list[dict[int, float]]:
-        """What batches of n tokens take, in seconds by n, as far as is known: the target's, then of each draft."""
+        """Seconds of a batch of n tokens, by n, as far as they are known: of the target, then of each draft."""
 
     def restore_costs(self, seconds: Items[Mapping[int, float]]) -> None: ...
     @property

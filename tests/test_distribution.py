@@ -215,7 +215,7 @@ def test_logprobs(n_vocab: int) -> None:
         assert np.allclose(list(found.top.values()), expected[list(found.top)], rtol=0.0, atol=1e-6)
     with pytest.raises(ValueError, match=r"a vector \[n_vocab\]"):
         _core.logprobs(logits.reshape(1, -1), 0, 1)
-    with pytest.raises(ValueError, match=f"token {n_vocab} is none of {n_vocab} logits"):
+    with pytest.raises(ValueError, match=f"token {n_vocab} is out of range: .* the tokens 0 to {n_vocab - 1}"):
         _core.logprobs(logits, n_vocab, 1)
 
 

@@ -15,7 +15,7 @@ namespace specllama {
 
 namespace {
 
-// Records which threads are in a block. A thread that has entered several times is there as often. The GIL guards it.
+// Records which threads are in a block; a thread that entered several times is recorded as often. The GIL guards it.
 //
 // For Python, entering and leaving are one step each: the exception of a signal comes before or after it. In a Python
 // function the exception could come in the middle, too, and a thread that has left would be recorded for good.
@@ -55,7 +55,7 @@ private:
 }  // namespace
 
 void bind_blocks(py::module_ & module) {
-    py::class_<Block>(module, "Block", "Which threads are in a block of Python's.")
+    py::class_<Block>(module, "Block", "Records which threads are in a block of Python code.")
         .def(py::init<py::object>(), py::arg("refuse") = py::none())
         .def("refuse_by", &Block::refuse_by, py::arg("refuse"))
         .def("__enter__", &Block::enter)

@@ -9,7 +9,7 @@ namespace py = pybind11;
 namespace specllama {
 
 void bind_buffer_types(py::module_ & module) {
-    py::class_<ExtraBufferTypes>(module, "ExtraBufferTypes", "The CPU backend's list of buffer types besides its own.")
+    py::class_<ExtraBufferTypes>(module, "ExtraBufferTypes", "The CPU backend's list of extra buffer types.")
         .def(py::init([](std::uintptr_t list, std::uintptr_t offered, std::uintptr_t name, std::uintptr_t device) {
                  return ExtraBufferTypes({list, offered, name, device});
              }),

@@ -55,12 +55,13 @@ std::map<std::string, std::vector<std::size_t>> lists(const Counters & self) {
 }  // namespace
 
 void bind_counters(py::module_ & module) {
-    ResultStruct<SourceCounters>(module, "SourceCounters", "What one way of drafting contributed.")
+    ResultStruct<SourceCounters>(module, "SourceCounters", "What one way of drafting has contributed.")
         .field("num_drafts", &SourceCounters::num_drafts, "Rounds to which it contributed tokens.")
-        .field("num_draft_tokens", &SourceCounters::num_draft_tokens, "Tokens it drafted.")
-        .field("num_accepted_tokens", &SourceCounters::num_accepted_tokens, "Those of them that were accepted.");
+        .field("num_draft_tokens", &SourceCounters::num_draft_tokens, "Tokens that it drafted.")
+        .field("num_accepted_tokens", &SourceCounters::num_accepted_tokens,
+               "Tokens that it drafted and the target accepted.");
 
-    ResultStruct<Counters> counters(module, "Counters", "What is counted during a generation: cpp/loop/counters.hpp.");
+    ResultStruct<Counters> counters(module, "Counters", "The counters of a generation (cpp/loop/counters.hpp).");
 #define SPECLLAMA_BIND(type, name, summary) counters.field(#name, &Counters::name, summary);
     SPECLLAMA_COUNTERS(SPECLLAMA_BIND)
 #undef SPECLLAMA_BIND
@@ -71,10 +72,10 @@ void bind_counters(py::module_ & module) {
 #define SPECLLAMA_BIND(name, summary) counters.field(#name, &Counters::name, summary);
     SPECLLAMA_LISTS(SPECLLAMA_BIND)
 #undef SPECLLAMA_BIND
-    counters.field("num_idle_rounds", &idle_rounds, "Rounds in which the pace drafted nothing, by why.")
-        .field("per_source", &per_source, "What each way of drafting contributed, by its name.")
+    counters.field("num_idle_rounds", &idle_rounds, "Rounds in which the pace drafted nothing, by reason.")
+        .field("per_source", &per_source, "What each way of drafting has contributed, by its name.")
         .type()
-        .def("numbers", &numbers, "All single numbers, by name.")
+        .def("numbers", &numbers, "All counters that are single numbers, by name.")
         .def("lists", &lists, "All lists of numbers, by name.");
 }
 

@@ -90,7 +90,8 @@ std::shared_ptr<Taps> make_taps(const std::map<std::string, std::uintptr_t> & fu
 }
 
 void bind_taps(py::module_ & module) {
-    py::class_<Taps, std::shared_ptr<Taps>>(module, "Taps", "Values of some tensors of a graph, by their names.")
+    py::class_<Taps, std::shared_ptr<Taps>>(module, "Taps",
+                                            "Reads the values of some tensors of a graph, by their names.")
         .def(py::init(&make_taps), py::arg("functions"), py::arg("names"))
         .def_property_readonly("callback",
                                [](const Taps &) { return reinterpret_cast<std::uintptr_t>(&Taps::on_tensor); })
@@ -101,7 +102,7 @@ void bind_decoder_class(py::module_ & module) {
     py::class_<TokenList>(module, "TokenList", "Some tokens of a vocabulary, in whole groups of 16 neighbours.")
         .def(py::init(&make_list), py::arg("n_vocab"), py::arg("tokens"))
         .def_property_readonly("groups", [](const TokenList & self) { return to_array(self.groups()); });
-    py::class_<NoiseBlock>(module, "NoiseBlock", "What a head reads that says several tokens in one decode.")
+    py::class_<NoiseBlock>(module, "NoiseBlock", "The input of a head that drafts several tokens in one decode.")
         .def(py::init([](std::size_t size, int32_t mask, std::size_t first, bool is_whole, std::size_t num_candidates) {
                  return NoiseBlock{size, mask, first, is_whole, num_candidates};
              }),
@@ -134,7 +135,7 @@ void bind_decoder_class(py::module_ & module) {
 
 void bind_sequence_class(py::module_ & module) {
     py::class_<Sequence, std::shared_ptr<Sequence>>(module, "Sequence",
-                                                    "One sequence of a decoder: the tokens that its memory holds.")
+                                                    "One sequence of a decoder, and the tokens that its memory holds.")
         .def(py::init<std::shared_ptr<Decoder>, int32_t>(), py::arg("decoder"), py::arg("id"))
         .def_property_readonly("decoder", py::overload_cast<>(&Sequence::decoder),
                                py::return_value_policy::reference_internal)

@@ -56,7 +56,8 @@ TokenLogprob logprobs(const Logits & logits, std::size_t token, std::size_t num_
     const auto n = static_cast<std::size_t>(logits.size());
     const float * values = logits.data();
     if (token >= n) {
-        throw std::invalid_argument("token " + std::to_string(token) + " is none of " + std::to_string(n) + " logits");
+        throw std::invalid_argument("token " + std::to_string(token) +
+                                    " is out of range: there are logits of the tokens 0 to " + std::to_string(n - 1));
     }
     std::vector<Candidate> best;
     if (num_top > 0) {
@@ -94,28 +95,31 @@ Distribution apply_chain(const Logits & logits, const SamplerParams & params, co
 void bind_distributions(py::module_ & module) {
     ResultStruct<Distribution>(
         module, "Distribution",
-        "A distribution over token ids: ids by descending probability, or of the whole vocabulary.")
-        .field("dense", &Distribution::dense, "Whether it is of the whole vocabulary, in order.")
+        "A distribution over token ids: some ids by descending probability, or the whole vocabulary in order.")
+        .field("dense", &Distribution::dense, "Whether it covers the whole vocabulary, in order.")
         .field("ids", &ids_of, "Token ids [n].")
-        .field("probs", &probs_of, "Their probabilities [n].")
+        .field("probs", &probs_of, "The probability of each id [n].")
         .type()
         .def(py::init(&make_distribution), py::arg("ids"), py::arg("probs"));
-    const py::class_<Constraint, std::shared_ptr<Constraint>> constraint(module, "Constraint",
-                                                                         "What may follow a text, such as a grammar.");
-    ResultStruct<TokenLogprob>(module, "TokenLogprob", "How likely a token was, and which ones were likelier.")
+    const py::class_<Constraint, std::shared_ptr<Constraint>> constraint(
+        module, "Constraint", "Decides which tokens may follow a text, such as a grammar.");
+    ResultStruct<TokenLogprob>(module, "TokenLogprob",
+                               "The log-probability of a token, and those of the most probable tokens.")
         .field("logprob", &TokenLogprob::logprob, "The token's log-probability.")
-        .field("top", &top_of, "The log-probabilities of the most probable tokens by id, the likeliest first.");
+        .field("top", &top_of, "The log-probabilities of the most probable tokens, by id, in descending order.");
     module.def("logprobs", &logprobs, py::arg("logits"), py::arg("token"), py::arg("num_top"),
-               "The log-probability of a token, and those of the `num_top` most probable ones.");
-    module.def("distribution", &apply_chain, py::arg("logits"), py::arg("params"),
-               py::arg("recent") = std::vector<int32_t>(), py::arg("constraint") = nullptr,
-               "What the sampler chain makes of logits [n_vocab] behind the tokens generated so far.");
+               "Returns the log-probability of a token, and those of the `num_top` most probable tokens.");
+    module.def(
+        "distribution", &apply_chain, py::arg("logits"), py::arg("params"), py::arg("recent") = std::vector<int32_t>(),
+        py::arg("constraint") = nullptr,
+        "Returns the distribution that the sampler chain makes from logits [n_vocab] after the tokens `recent`.");
     module.def(
         "gumbel_argmax",
         [](const Distribution & dist, std::uint64_t seed, std::uint64_t position) {
             return dist.gumbel_argmax(Noise(seed, Stream::gumbel, position));
         },
-        py::arg("dist"), py::arg("seed"), py::arg("position"), "The token that `coupled` draws at a position.");
+        py::arg("dist"), py::arg("seed"), py::arg("position"),
+        "Returns the token that the rule `coupled` draws at a position.");
 }
 
 }  // namespace specllama

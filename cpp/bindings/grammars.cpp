@@ -31,13 +31,15 @@ std::optional<Constraint::Forced> forced(Grammar & self, const std::vector<int32
 
 void bind_grammars(py::module_ & module) {
     using Forced = Constraint::Forced;
-    ResultStruct<Forced>(module, "Forced", "A token, where only one text may come next.")
-        .field("token", &Forced::token, "One with as much of that text as a token can have.")
-        .field("alone", &Forced::alone, "Whether no other token may come next; else others begin that text.");
+    ResultStruct<Forced>(module, "Forced", "A token that must come next, because only one text may follow.")
+        .field("token", &Forced::token, "The token with the most of that text.")
+        .field("alone", &Forced::alone,
+               "Whether no other token may come next; if false, shorter tokens begin the text, too.");
     py::class_<Grammar, Constraint, std::shared_ptr<Grammar>>(module, "Grammar", "A GBNF grammar.")
         .def(py::init(&make_grammar), py::arg("api"), py::arg("vocab"), py::arg("first_bytes"), py::arg("gbnf"),
              py::arg("root"))
-        .def("forced", &forced, py::arg("recent"), "The token that must come behind these; None if there is a choice.");
+        .def("forced", &forced, py::arg("recent"),
+             "Returns the token that must follow `recent`; None if there is a choice.");
 }
 
 }  // namespace specllama

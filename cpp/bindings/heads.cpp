@@ -95,7 +95,7 @@ py::array_t<float> say(const StateHead & self, const Floats & state, const Token
     };
     if (static_cast<std::size_t>(state.size()) != self.n_embd() || first + count > self.size() ||
         (self.reads_tokens() && most < first + count) || std::any_of(tokens.data(), tokens.data() + most, is_none)) {
-        throw std::invalid_argument("the head has no such places, or reads another state, or other tokens");
+        throw std::invalid_argument("the places, the state or the tokens do not fit this head");
     }
     std::vector<float> found;
     self.say(state.data(), tokens.data(), first, count, found);
@@ -107,12 +107,13 @@ py::array_t<float> say(const StateHead & self, const Floats & state, const Token
 
 void bind_heads(py::module_ & module) {
     module.def("bytes_of_row", &bytes_of_row, py::arg("type"), py::arg("columns"),
-               "Bytes of a row of a matrix, of a type by its number in GGUF files.");
+               "Returns how many bytes a matrix row of `columns` values has. type: the type's number in GGUF files.");
     py::class_<Matrix, std::shared_ptr<Matrix>>(module, "Matrix", "A matrix of a head, in the type of its file.")
         .def(py::init(&make_matrix), py::arg("type"), py::arg("rows"), py::arg("columns"), py::arg("data"));
-    py::class_<Rows, std::shared_ptr<Rows>>(module, "Rows", "Rows of a matrix that are looked up where they are.")
+    py::class_<Rows, std::shared_ptr<Rows>>(module, "Rows",
+                                            "Rows of a matrix that are read from the file's memory without a copy.")
         .def(py::init(&make_rows), py::arg("type"), py::arg("rows"), py::arg("columns"), py::arg("data"));
-    py::class_<Linear, std::shared_ptr<Linear>>(module, "Linear", "W x + b.")
+    py::class_<Linear, std::shared_ptr<Linear>>(module, "Linear", "A layer that computes W x + b.")
         .def(py::init(&make_linear), py::arg("weight"), py::arg("bias") = py::none());
     py::class_<StateHead, std::shared_ptr<StateHead>>(module, "StateHead",
                                                       "A head that reads the target's final state.")

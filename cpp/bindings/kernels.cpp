@@ -49,17 +49,18 @@ std::vector<std::string> ggml_functions() {
 
 void bind_kernels(py::module_ & module) {
     module.def("instruction_sets", &instruction_sets,
-               "The kernels' instruction sets that this processor has, the fastest first.");
+               "Returns the names of the kernels' instruction sets that this processor has, the fastest first.");
     ResultStruct<kernels::Layout>(module, "QuantizedType", "A type of weights that the kernels multiply.")
-        .field("num_values", &kernels::Layout::values, "Values of a block.")
-        .field("num_bytes", &kernels::Layout::block_bytes, "Bytes of a block.")
+        .field("num_values", &kernels::Layout::values, "Number of values in a block.")
+        .field("num_bytes", &kernels::Layout::block_bytes, "Size of a block in bytes.")
         .field("number", &kernels::Layout::number, "The type's number in GGUF files.");
-    module.def("quantized_types", &quantized_types, "The types that the kernels multiply, by their names.");
-    module.def("ggml_functions", &ggml_functions, "Names of the functions of ggml that KernelBufferType needs.");
+    module.def("quantized_types", &quantized_types, "Returns the types that the kernels multiply, by name.");
+    module.def("ggml_functions", &ggml_functions,
+               "Returns the names of the ggml functions that KernelBufferType needs.");
 
     py::class_<KernelBufferType, std::unique_ptr<KernelBufferType, py::nodelete>>(
         module, "KernelBufferType",
-        "Weights that are packed for the kernels while llama.cpp loads them. There is one in a process, for good.")
+        "A buffer type whose weights are packed for the kernels while llama.cpp loads them. A process has at most one.")
         .def(py::init([](const std::unordered_map<std::string, std::uintptr_t> & addresses, std::uintptr_t registry,
                          const std::string & set) {
                  // The object is never destroyed, because models that are freed when the process ends still refer to
@@ -69,16 +70,16 @@ void bind_kernels(py::module_ & module) {
              }),
              py::arg("addresses"), py::arg("registry"), py::arg("instruction_set"))
         .def("offer", &KernelBufferType::offer, py::arg("own"), py::arg("offered"),
-             "Put it before the other buffer types, for models that are loaded from now on. Once in a process.")
+             "Puts this type before the other buffer types, for models that are loaded later. Once in a process.")
         .def_property_readonly(
             "address", [](KernelBufferType & self) { return reinterpret_cast<std::uintptr_t>(self.type()); },
-            "That of ggml's structure.")
+            "The address of ggml's structure for this type.")
         .def_property_readonly("instruction_set",
                                [](const KernelBufferType & self) { return std::string(self.instruction_set().name); })
         .def_static("take_weights", &KernelBufferType::take_weights, py::arg("take"),
-                    "Whether models that this thread loads from now on have their weights packed. At first none has.")
+                    "Sets whether the weights of models that this thread loads later are packed. The default is no.")
         .def_static("bytes_loaded", &PackedBuffers::bytes_loaded,
-                    "Bytes of the packed weights that this thread has loaded since it began.");
+                    "Returns the bytes of packed weights that this thread has loaded since it began.");
 }
 
 }  // namespace specllama

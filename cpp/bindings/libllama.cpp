@@ -13,26 +13,31 @@ namespace specllama {
 
 void bind_libllama(py::module_ & module) {
     ResultStruct<FunctionAbout>(module, "Function", "A function of libllama.")
-        .field("name", &FunctionAbout::name, "Its name.")
-        .field("num_arguments", &FunctionAbout::num_arguments, "How many arguments it takes.");
-    ResultStruct<StructField>(module, "StructField", "Where something lies in a struct of libllama.")
-        .field("name", &StructField::name, "The field's name; that of the struct itself is empty.")
+        .field("name", &FunctionAbout::name, "The function's name.")
+        .field("num_arguments", &FunctionAbout::num_arguments, "Number of arguments.");
+    ResultStruct<StructField>(module, "StructField", "The place of a field in a struct of libllama.")
+        .field("name", &StructField::name, "The field's name; empty for the whole struct.")
         .field("offset", &StructField::offset, "In bytes.")
         .field("size", &StructField::size, "In bytes.");
-    ResultStruct<StructLayout>(module, "StructLayout", "A struct of libllama, as this extension has it.")
-        .field("name", &StructLayout::name, "Its name.")
-        .field("fields", &StructLayout::fields, "All its fields, then the struct itself.");
-    module.def("required_functions", &LlamaApi::required_functions, "Those that every libllama must have.");
-    module.def("optional_functions", &LlamaApi::optional_functions, "Those that it may lack.");
-    module.def("struct_layouts", &LlamaApi::struct_layouts, "The structs that are handed over.");
+    ResultStruct<StructLayout>(module, "StructLayout",
+                               "The layout of a libllama struct that this extension was compiled with.")
+        .field("name", &StructLayout::name, "The function's name.")
+        .field("fields", &StructLayout::fields, "All fields, then the whole struct.");
+    module.def("required_functions", &LlamaApi::required_functions,
+               "Returns the functions that every libllama must have.");
+    module.def("optional_functions", &LlamaApi::optional_functions, "Returns the functions that a libllama may lack.");
+    module.def("struct_layouts", &LlamaApi::struct_layouts,
+               "Returns the layouts of the structs that are passed to libllama.");
     module.def(
         "bytes_returned",
         [](std::uintptr_t function) {
             const std::vector<std::uint8_t> found = bytes_returned(function);
             return py::bytes(reinterpret_cast<const char *>(found.data()), found.size());
         },
-        py::arg("function"), "What a function writes of the struct that it returns.");
-    py::class_<LlamaApi, std::shared_ptr<LlamaApi>>(module, "LlamaApi", "libllama's functions.")
+        py::arg("function"),
+        "Returns the bytes that a function without arguments writes into the struct that it returns.");
+    py::class_<LlamaApi, std::shared_ptr<LlamaApi>>(module, "LlamaApi",
+                                                    "The table of libllama's functions. addresses: by name.")
         .def(py::init<const std::unordered_map<std::string, std::uintptr_t> &>(), py::arg("addresses"));
 }
 

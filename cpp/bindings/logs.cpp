@@ -47,7 +47,7 @@ std::uintptr_t listen(py::object heard_by, py::object failed_by) {
 
 void bind_logs(py::module_ & module) {
     module.def("listen", &listen, py::arg("hear"), py::arg("fail"),
-               "The address of a callback that hands messages on to hear(level, text), and what that raises to fail.");
+               "Returns the address of a log callback, which calls hear(level, text), and fail(error) if hear raises.");
 }
 
 }  // namespace specllama

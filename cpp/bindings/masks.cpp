@@ -61,13 +61,15 @@ py::tuple pieces(const LlamaApi & api, std::uintptr_t vocab) {
 }  // namespace
 
 void bind_masks(py::module_ & module) {
-    module.def("token_pieces", &pieces, py::arg("api"), py::arg("vocab"),
-               "What each token adds to a text (0xff and its name if nothing), and the tokens that end one.");
+    module.def(
+        "token_pieces", &pieces, py::arg("api"), py::arg("vocab"),
+        "Returns what each token adds to a text (0xff and its name if nothing), and the tokens that end a text.");
     py::class_<MaskConstraint, Constraint, std::shared_ptr<MaskConstraint>>(
         module, "MaskConstraint",
-        "What a function's masks allow: recent tokens in; mask, may_end and guess out, or None for all tokens.")
+        "Allows the tokens of a mask. function(recent) returns (mask, may_end, guess), or None to allow all tokens.")
         .def(py::init(&make_constraint), py::arg("ends"), py::arg("function"))
-        .def("forced", &forced, py::arg("recent"), "The token that must come behind these; None if there is a choice.");
+        .def("forced", &forced, py::arg("recent"),
+             "Returns the token that must follow `recent`; None if there is a choice.");
 }
 
 }  // namespace specllama

@@ -102,7 +102,7 @@ struct PythonError {
     pybind11::error_already_set error;
 };
 
-// Calls call() with the lock, for what may run Python code.
+// Calls call() with the lock, for code that may run Python.
 template <typename Call>
 auto with_gil(Call call) {
     const GilHeld gil;
@@ -117,7 +117,7 @@ auto with_gil(Call call) {
     }
 }
 
-// Calls call() without the lock, for what an exception of a Python function may end.
+// Calls call() without the lock, and rethrows the exception of a Python function that ended it.
 template <typename Call>
 auto without_gil(Call call) {
     try {

@@ -56,25 +56,24 @@ py::object initial(const SamplerAbout & self) {
 
 void bind_samplers(py::module_ & module) {
     const py::class_<SequenceBreakers, std::shared_ptr<SequenceBreakers>> breakers(
-        module, "SequenceBreakers", "Texts behind which DRY counts a repetition anew, in a vocabulary's tokens.");
-    py::class_<SamplerParams>(module, "SamplerParams",
-                              "The sampler chain's parameters: numbers by their names in cpp/sampler_params.hpp.")
+        module, "SequenceBreakers", "The tokens after which DRY counts a repetition anew.");
+    py::class_<SamplerParams>(
+        module, "SamplerParams",
+        "The parameters of the sampler chain. The numbers are named in cpp/math/sampler_params.hpp.")
         .def(py::init(&make_params), py::kw_only(), py::arg("logit_bias") = std::map<int32_t, float>(),
              py::arg("dry_breakers") = nullptr, py::arg("dry_prompt") = std::vector<int32_t>());
-    ResultStruct<SamplerAbout>(module, "Sampler",
-                               "A number that llama-server's samplers have, and llama_cpp's have not.")
+    ResultStruct<SamplerAbout>(module, "Sampler", "A parameter of a sampler that llama-server has and llama_cpp lacks.")
         .field(
-            "name", [](const SamplerAbout & self) { return self.name; }, "Its name as an argument of a call.")
-        .field("default", &initial, "What it is unless it is given: an int if it must be a whole number.")
+            "name", [](const SamplerAbout & self) { return self.name; }, "The argument's name.")
+        .field("default", &initial, "The default: an int if the parameter must be a whole number, else a float.")
         .field(
             "switches", [](const SamplerAbout & self) { return self.switches; },
-            "Whether its sampler is on where it is above 0.")
+            "Whether a value above 0 turns the sampler on.")
         .field(
-            "option", [](const SamplerAbout & self) { return self.option; },
-            "llama.cpp's name of it on a command line.")
-        .field("summary", [](const SamplerAbout & self) { return self.summary; }, "What it does.");
+            "option", [](const SamplerAbout & self) { return self.option; }, "llama.cpp's command-line option for it.")
+        .field("summary", [](const SamplerAbout & self) { return self.summary; }, "What the parameter does.");
     module.def("server_samplers", &server_samplers,
-               "The numbers of llama-server's samplers. All of these samplers are off by default.");
+               "Returns the parameters of llama-server's samplers. All of these samplers are off by default.");
 }
 
 }  // namespace specllama

@@ -43,15 +43,17 @@ Costs costs(Scheduler & self) {
 
 void bind_scheduler(py::module_ & module) {
     using Counters = Scheduler::Counters;
-    ResultStruct<Counters>(module, "SchedulerCounters", "What has been decoded for several texts together.")
-        .field("num_batches", &Counters::num_batches, "Batches of the target.")
-        .field("num_tokens", &Counters::num_tokens, "Tokens in them.")
-        .field("most_texts", &Counters::most_texts, "The most texts in one of them.")
-        .field("num_pauses", &Counters::num_pauses, "How often a text gave its cells to others, as the cache was full.")
-        .field("decode_seconds", &Counters::decode_seconds, "In decodes, the draft's included.")
-        .field("waiting_seconds", &Counters::waiting_seconds, "In which a decode waited for texts that were at work.");
+    ResultStruct<Counters>(module, "SchedulerCounters", "What a scheduler has decoded for its texts.")
+        .field("num_batches", &Counters::num_batches, "Number of batches of the target.")
+        .field("num_tokens", &Counters::num_tokens, "Number of tokens in the target's batches.")
+        .field("most_texts", &Counters::most_texts, "The most texts in one batch of the target.")
+        .field("num_pauses", &Counters::num_pauses,
+               "How often a text gave its cells to other texts because the cache was full.")
+        .field("decode_seconds", &Counters::decode_seconds, "Seconds in decodes of the target and the drafts.")
+        .field("waiting_seconds", &Counters::waiting_seconds,
+               "Seconds in which a decode waited for texts that were at work.");
     py::class_<Scheduler, std::shared_ptr<Scheduler>>(module, "Scheduler",
-                                                      "Decodes what several loops want in one batch.")
+                                                      "Decodes in one batch what several loops wait for.")
         .def(py::init(&make_scheduler), py::arg("target"), py::arg("drafts") = std::vector<std::shared_ptr<Decoder>>())
         .def_property_readonly("counters", &Scheduler::counters)
         .def_property_readonly("costs", &costs)

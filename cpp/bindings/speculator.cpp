@@ -120,10 +120,10 @@ void restore_costs(Speculator & self, const Costs & seconds) {
 }
 
 void bind_results(py::module_ & module) {
-    ResultStruct<Round>(module, "Round", "What one round has emitted.")
+    ResultStruct<Round>(module, "Round", "The tokens that one round has emitted.")
         .field("tokens", &Round::tokens, "Accepted drafts, then one correction, bonus or plain token.")
         .field("num_drafted", &Round::num_drafted, "How many tokens were drafted.")
-        .field("num_accepted", &Round::num_accepted, "How many of them were accepted.");
+        .field("num_accepted", &Round::num_accepted, "How many drafted tokens were accepted.");
 }
 
 }  // namespace
@@ -144,15 +144,16 @@ std::shared_ptr<DraftTokens> make_draft_tokens(const Decoder & draft, const Toke
 
 void bind_draft_tokens(py::module_ & module) {
     py::class_<DraftTokens, std::shared_ptr<DraftTokens>>(
-        module, "DraftTokens", "The tokens that a draft model chooses among, besides those of its text.")
+        module, "DraftTokens", "The list of tokens that a draft model chooses among. Each text adds its own tokens.")
         .def(py::init(&make_draft_tokens), py::arg("draft"), py::arg("usual"))
         .def_property_readonly("groups", [](const DraftTokens & self) { return to_array(self.usual().groups()); })
         .def("take_written", &DraftTokens::take_written,
-             "How many tokens of which group the target has written since the last call.");
+             "Returns how many tokens of each group the target has written since the last call.");
 }
 
 void bind_token_map(py::module_ & module) {
-    py::class_<TokenMap, std::shared_ptr<TokenMap>>(module, "TokenMap", "A draft's tokens, and its target's.")
+    py::class_<TokenMap, std::shared_ptr<TokenMap>>(module, "TokenMap",
+                                                    "Maps a draft's tokens to its target's, and back.")
         .def(py::init([](const Tokens & read, const Tokens & drafted) {
                  return std::make_shared<TokenMap>(to_vector(read), to_vector(drafted));
              }),
@@ -160,13 +161,13 @@ void bind_token_map(py::module_ & module) {
 }
 
 void bind_lookahead(py::module_ & module) {
-    py::class_<LookaheadWindow, std::shared_ptr<LookaheadWindow>>(module, "LookaheadWindow",
-                                                                  "What lookahead decoding drafts from.")
+    py::class_<LookaheadWindow, std::shared_ptr<LookaheadWindow>>(
+        module, "LookaheadWindow", "The window and the pool of n-grams of lookahead decoding.")
         .def(py::init<std::int64_t, std::int64_t, std::int64_t>(), py::kw_only(), py::arg("window"), py::arg("n_gram"),
              py::arg("guesses"))
         .def_property_readonly("levels", &LookaheadWindow::levels, "The window [n_gram - 1][window].")
         .def("pool", &LookaheadWindow::pool, py::arg("first"),
-             "The n-grams that begin with a token, without it, the oldest first.");
+             "Returns the n-grams that begin with `first`, without this token, the oldest first.");
 }
 
 void bind_speculator(py::module_ & module) {
@@ -200,8 +201,8 @@ void bind_speculator(py::module_ & module) {
         .def("finish", &Speculator::finish, py::arg("count"), py::arg("num_given") = 0, ReleaseGil())
         .def("history", [](const Speculator & self) { return to_array(self.history()); })
         .def_property_readonly("costs", &costs,
-                               "What batches of n tokens take, in seconds by n, as far as is known: the target's, "
-                               "then of each draft.")
+                               "Seconds of a batch of n tokens, by n, as far as they are known: of the target, then "
+                               "of each draft.")
         .def("restore_costs", &restore_costs, py::arg("seconds"))
         .def_property_readonly("counters", [](const Speculator & self) { return self.counters(); })
         .def_property_readonly("drafting_stopped", &Speculator::drafting_stopped);

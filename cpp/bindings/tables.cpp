@@ -12,15 +12,15 @@ namespace specllama {
 
 void bind_tables(py::module_ & module) {
     using About = Rule::About;
-    ResultStruct<About>(module, "Rule", "An acceptance rule, as the table of rules has it.")
+    ResultStruct<About>(module, "Rule", "A line of the table of acceptance rules.")
         .field(
-            "name", [](const About & self) { return self.name; }, "What `verify` calls it.")
+            "name", [](const About & self) { return self.name; }, "The rule's name, as the argument `verify` takes it.")
         .field(
-            "summary", [](const About & self) { return self.summary; }, "What it does.")
+            "summary", [](const About & self) { return self.summary; }, "What the rule does.")
         .field("independent_of_draft", &About::independent_of_draft,
-               "For a seed, the text is the same whatever is drafted.")
+               "Whether a seed gives one text whatever is drafted.")
         .field("decides_in_steps", &About::decides_in_steps,
-               "Position by position, without looking at p behind a rejection.");
+               "Whether it decides position by position, and needs no p after a rejection.");
     module.def(
         "rules",
         [] {
@@ -30,18 +30,20 @@ void bind_tables(py::module_ & module) {
             }
             return rules;
         },
-        "All acceptance rules.");
+        "Returns all acceptance rules.");
 
-    ResultStruct<DrafterAbout>(module, "Drafter", "A way of drafting, as the table of drafters has it.")
+    ResultStruct<DrafterAbout>(module, "Drafter", "A line of the table of drafters.")
         .field(
-            "name", [](const DrafterAbout & self) { return self.name; }, "That of its tokens in the statistics.")
+            "name", [](const DrafterAbout & self) { return self.name; }, "The drafter's name, also in the statistics.")
         .field(
-            "origin", [](const DrafterAbout & self) { return self.origin; }, "The origin that users see of its tokens.")
+            "origin", [](const DrafterAbout & self) { return self.origin; }, "The origin of its tokens that users see.")
         .field(
             "needs", [](const DrafterAbout & self) { return self.needs; },
-            "What it is made of: text, model, function or grammar.")
-        .field("summary", [](const DrafterAbout & self) { return self.summary; }, "What it drafts.");
-    module.def("drafters", [] { return std::vector<DrafterAbout>(drafters.begin(), drafters.end()); }, "All drafters.");
+            "What it is made of: text, model, function, grammar, head or window.")
+        .field("summary", [](const DrafterAbout & self) { return self.summary; }, "What the drafter drafts.");
+    module.def(
+        "drafters", [] { return std::vector<DrafterAbout>(drafters.begin(), drafters.end()); },
+        "Returns all drafters.");
 }
 
 }  // namespace specllama

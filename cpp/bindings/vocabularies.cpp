@@ -37,13 +37,14 @@ std::vector<int32_t> tokens_of(const Tokenizer & tokenizer, const py::bytes & te
 }
 
 void bind_tokenizer(py::module_ & module) {
-    py::class_<Tokenizer, std::shared_ptr<Tokenizer>>(module, "Tokenizer",
-                                                      "llama_tokenize, for which no text is too long a word.")
+    py::class_<Tokenizer, std::shared_ptr<Tokenizer>>(
+        module, "Tokenizer", "Tokenizes as llama_tokenize does, but no text can overflow the stack.")
         .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
                  return std::make_shared<Tokenizer>(api, at_address<const llama_vocab>(vocab));
              }),
              py::arg("api"), py::arg("vocab"), py::keep_alive<1, 2>())
-        .def("tokens", &tokens_of, py::arg("text"), py::arg("add_bos"), py::arg("special"), "The tokens of a text.")
+        .def("tokens", &tokens_of, py::arg("text"), py::arg("add_bos"), py::arg("special"),
+             "Returns the tokens of a text.")
         .def(
             "stack_for",
             [](const Tokenizer & self, const py::bytes & text) {
@@ -51,21 +52,22 @@ void bind_tokenizer(py::module_ & module) {
                 const GilReleased without_lock;
                 return self.stack_for(copy);
             },
-            py::arg("text"), "Bytes of stack that llama.cpp's own tokenizer takes for a text; 0: always enough.")
+            py::arg("text"),
+            "Returns the bytes of stack that llama.cpp's own tokenizer needs for a text; 0 if any thread has enough.")
         .def_property_readonly(
             "stack_per_character", [](const Tokenizer & self) { return self.depth().bytes; },
-            "Bytes of stack that a character without a place to cut takes; 0 if none does.")
+            "Bytes of stack for each character of a text that is not split; 0 if llama.cpp does not recurse.")
         .def_property_readonly(
             "address", [](const Tokenizer & self) { return reinterpret_cast<std::uintptr_t>(&self); },
-            "In place of a llama_vocab for `function`.")
+            "Stands for the llama_vocab in calls of `function`.")
         .def_property_readonly_static(
             "function", [](const py::object &) { return reinterpret_cast<std::uintptr_t>(&Tokenizer::tokenize); },
-            "Where a function is that is called as llama_tokenize is.");
+            "The address of a function with the arguments of llama_tokenize.");
 }
 
 void bind_translation(py::module_ & module) {
-    py::class_<Translation, std::shared_ptr<Translation>>(module, "Translation",
-                                                          "How a draft of another tokenizer reads its target's text.")
+    py::class_<Translation, std::shared_ptr<Translation>>(
+        module, "Translation", "Translates a target's text for a draft with another tokenizer.")
         .def(py::init([](const LlamaApi & api, std::uintptr_t target, std::uintptr_t draft,
                          const std::vector<std::pair<int32_t, int32_t>> & roles, int32_t opening) {
                  const GilReleased without_lock;
@@ -74,9 +76,10 @@ void bind_translation(py::module_ & module) {
              }),
              py::arg("api"), py::arg("target_vocab"), py::arg("draft_vocab"), py::arg("roles"), py::arg("opening"),
              py::keep_alive<1, 2>())
-        .def_property_readonly("num_of_text", &Translation::num_of_text, "Tokens of text of the target.")
-        .def_property_readonly("num_of_draft", &Translation::num_of_draft, "The same of the draft.")
-        .def_property_readonly("num_common", &Translation::num_common, "How many of the target's the draft has.");
+        .def_property_readonly("num_of_text", &Translation::num_of_text, "How many of the target's tokens are text.")
+        .def_property_readonly("num_of_draft", &Translation::num_of_draft, "How many of the draft's tokens are text.")
+        .def_property_readonly("num_common", &Translation::num_common,
+                               "How many of the target's tokens the draft has.");
 }
 
 }  // namespace
@@ -85,14 +88,18 @@ void bind_vocabularies(py::module_ & module) {
     bind_tokenizer(module);
     bind_translation(module);
     using Difference = VocabularyDifference;
-    ResultStruct<Difference>(module, "VocabularyDifference", "The first token whose text differs.")
-        .field("token", &Difference::token, "Its id.")
+    ResultStruct<Difference>(module, "VocabularyDifference",
+                             "The first token whose text differs between two vocabularies.")
+        .field("token", &Difference::token, "The token's id.")
         .field(
-            "target_text", [](const Difference & self) { return py::bytes(self.target_text); }, "In the target.")
-        .field("draft_text", [](const Difference & self) { return py::bytes(self.draft_text); }, "In the draft.");
+            "target_text", [](const Difference & self) { return py::bytes(self.target_text); },
+            "Its text in the target's vocabulary.")
+        .field(
+            "draft_text", [](const Difference & self) { return py::bytes(self.draft_text); },
+            "Its text in the draft's vocabulary.");
     module.def("first_vocabulary_difference", &difference, py::arg("api"), py::arg("target_vocab"),
                py::arg("draft_vocab"),
-               "Among the tokens that both vocabularies have; None if their texts are the same.");
+               "Compares the ids that both vocabularies have. Returns None if their texts are equal.");
     module.def(
         "common_tokens",
         [](const LlamaApi & api, std::uintptr_t target, std::uintptr_t draft) {
@@ -100,21 +107,23 @@ void bind_vocabularies(py::module_ & module) {
                 common_tokens(api, at_address<const llama_vocab>(target), at_address<const llama_vocab>(draft)));
         },
         py::arg("api"), py::arg("target_vocab"), py::arg("draft_vocab"),
-        "For each of the target's tokens the draft's that is the same, whatever its id; -1: there is none.");
-    py::class_<TokenTexts, std::shared_ptr<TokenTexts>>(module, "TokenTexts", "The text of every token.")
+        "Returns, for each token of the target, the draft's token that is equal, at any id; -1 if there is none.");
+    py::class_<TokenTexts, std::shared_ptr<TokenTexts>>(module, "TokenTexts",
+                                                        "The texts of all tokens of a vocabulary.")
         .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
                  const GilReleased without_lock;
                  return std::make_shared<TokenTexts>(api, at_address<const llama_vocab>(vocab));
              }),
              py::arg("api"), py::arg("vocab"));
-    py::class_<FirstBytes, std::shared_ptr<FirstBytes>>(module, "FirstBytes", "The tokens by their first byte.")
+    py::class_<FirstBytes, std::shared_ptr<FirstBytes>>(module, "FirstBytes",
+                                                        "The tokens of a vocabulary by the first byte of their text.")
         .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
                  return std::make_shared<FirstBytes>(api, at_address<const llama_vocab>(vocab));
              }),
              py::arg("api"), py::arg("vocab"));
     module.def("breakers_of_texts", &breakers, py::arg("api"), py::arg("vocab"), py::arg("texts"),
                py::arg("words") = nullptr, ReleaseGil(),
-               "DRY's sequence breakers. words: of the vocabulary, if there.");
+               "Returns DRY's sequence breakers. words: the texts of the vocabulary, to save reading them again.");
 }
 
 }  // namespace specllama

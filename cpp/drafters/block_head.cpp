@@ -1,4 +1,4 @@
-// A head that says several tokens in one decode.
+// A head that drafts several tokens in one decode.
 #include "drafters/block_head.hpp"
 
 #include <algorithm>
@@ -84,7 +84,7 @@ std::optional<DraftToken> BlockHeadDrafter::draw(const DraftRequest & request, s
                                                  const Proposal & proposal) {
     assert(size_ == request.history.size());
     const std::size_t place = proposal.tokens.size();
-    if (num_said_ == 0 || place < num_drawn_) {  // a new round, perhaps after one that has failed
+    if (num_said_ == 0 || place < num_drawn_) {  // a new round, perhaps after one that failed
         while (missing() - 1 + noise_.size > n_batch()) {
             inject(std::min(missing() - 1, n_batch()));
         }
@@ -103,13 +103,13 @@ std::optional<DraftToken> BlockHeadDrafter::draw(const DraftRequest & request, s
         return drawn_token(request, proposal, source(), before, logits, n, nullptr);
     } catch (const NoTokenLeft &) {
         if (std::any_of(logits, logits + n, [](float logit) { return std::isnan(logit); })) {
-            throw;  // its weights are damaged
+            throw;  // the head's weights are damaged
         }
-        return std::nullopt;  // the text goes on with a token that the head does not have
+        return std::nullopt;  // the head has no token that may come next
     }
 }
 
-// Of the place's tokens. Null: what it says depends on the token before, which is none of those that it knows.
+// The logits of a place. Null: they depend on the token of the place before, which is not among its candidates.
 float * BlockHeadDrafter::logits_at(std::size_t place, const std::vector<int32_t> & drafted, std::size_t n) {
     const std::size_t k = noise_.num_candidates;
     if (k == 0) {
@@ -135,7 +135,7 @@ float * BlockHeadDrafter::logits_at(std::size_t place, const std::vector<int32_t
     return scores_.data();
 }
 
-// The next tokens of the text.
+// Puts the next tokens of the text into the memory.
 void BlockHeadDrafter::inject(std::size_t count) {
     Sequence::Addition addition{own_.get(), text_.data() + num_held(), count, count};
     addition.features = kept_.at(begin_ + num_held());
@@ -143,7 +143,7 @@ void BlockHeadDrafter::inject(std::size_t count) {
     decode(addition);
 }
 
-// The next tokens of the text, and a block behind it.
+// Puts the next tokens of the text into the memory, and decodes a block after them.
 void BlockHeadDrafter::decode_block(std::size_t num_injected, std::size_t drafts) {
     const std::size_t held = num_held();
     const auto from = text_.begin() + static_cast<std::ptrdiff_t>(held);
@@ -157,7 +157,7 @@ void BlockHeadDrafter::decode_block(std::size_t num_injected, std::size_t drafts
     addition.keeps_states = noise_.num_candidates > 0;
     num_said_ = num_drawn_ = 0;
     decode(addition);
-    own_->keep(held + num_injected);  // what follows is noise: nothing may take it for the text's
+    own_->keep(held + num_injected);  // the rest is noise, and must not be taken for text
     said_.clear();
     if (addition.keeps_states) {
         own_->copy_states(row_, drafts, said_);
@@ -168,7 +168,7 @@ void BlockHeadDrafter::decode_block(std::size_t num_injected, std::size_t drafts
 void BlockHeadDrafter::decode(const Sequence::Addition & addition) {
     const double before = own_->decode_seconds();
     decoding_->decode(addition);
-    // A token of the text costs less than one of a block: few of them would be taken for what a block costs.
+    // A token of the text costs less than a token of a block. So small decodes without a block are not used as costs.
     const bool has_block = addition.count > addition.num_injected;
     const bool says_something = has_block || addition.count > 4 * noise_.size;
     if (costs_ != nullptr && own_->decoder().was_warm() && says_something) {
@@ -185,8 +185,9 @@ std::unique_ptr<Drafter> make_block_head(const DrafterParts & parts) {
     const Decoder & decoder = parts.head->decoder();
     const NoiseBlock & block = *decoder.noise_block();
     if (decoder.n_ctx() <= block.size || decoder.n_batch() < block.size) {
-        throw std::invalid_argument("the head reads blocks of " + std::to_string(block.size) +
-                                    " tokens: give draft_kwargs a larger n_ctx than that, and an n_batch of so many");
+        throw std::invalid_argument(
+            "the head reads blocks of " + std::to_string(block.size) +
+            " tokens: set n_ctx in draft_kwargs to more than that, and n_batch to at least that");
     }
     return std::make_unique<BlockHeadDrafter>(parts.head, parts.window);
 }

@@ -1,4 +1,5 @@
-// A head that says several tokens in one decode (DFlash, arXiv 2602.06036; DFlash2 and DSpark chain what it says).
+// A head that drafts several tokens in one decode (DFlash, arXiv 2602.06036; in DFlash2 and DSpark each token depends
+// on the one before it).
 #pragma once
 
 #include <cstddef>
@@ -13,15 +14,16 @@
 
 namespace specllama {
 
-// Its memory holds keys and values that it makes of the target's states: of a token of the text, and of each one behind
-// it. What it reads is the last token of the text, of which there is no state yet, and masks. These see each other and
-// the memory, and are forgotten at once.
+// The memory holds keys and values made from the target's states, for a token of the text and all later ones. The input
+// is the last token of the text, which has no state yet, and masks. They see each other and the memory, and are removed
+// at once.
 //
-// What is said of a place depends on the text alone, or on the token drafted before it too (NoiseBlock::
-// num_candidates): so each token has its q.
+// The distribution of a place depends on the text alone, or also on the token drafted before it
+// (NoiseBlock::num_candidates). Either way each token has its q.
 class BlockHeadDrafter final : public DrawingDrafter {
 public:
-    // window: of the text it holds at most so many tokens; 0: as many as its context has room for, beside a block.
+    // window: the most tokens of the text that the memory holds; 0: as many as the context has room for, beside a
+    // block.
     BlockHeadDrafter(std::shared_ptr<Sequence> sequence, std::size_t window);
 
     void begin(const Task & task) override { decoding_ = &task.decoding; }
@@ -29,10 +31,10 @@ public:
     bool needs_states() const override { return true; }
     std::vector<Sequence *> sequences() const override { return {own_.get()}; }
 
-    // Nothing behind the block.
+    // Draws nothing after the end of the block.
     std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
                                    const Proposal & proposal) override;
-    // None while the state of the text's last token but one is not there.
+    // 0 while the state of the last token but one is missing.
     std::size_t room() const override;
     std::size_t missing() const override;
     std::size_t n_batch() const override { return own_->decoder().n_batch(); }
@@ -55,19 +57,19 @@ private:
     NoiseBlock noise_;
     Decoding * decoding_ = nullptr;  // of this generation
     CostModel * costs_ = nullptr;
-    std::size_t most_ = 0;  // tokens of a block that are drafts
+    std::size_t most_ = 0;  // how many tokens of a block are drafts
     std::size_t window_ = 0;
-    std::size_t begin_ = 0;      // the place of the text that the memory begins with
-    std::vector<int32_t> text_;  // from there on
-    std::size_t size_ = 0;       // of the whole text
+    std::size_t begin_ = 0;      // the text's position where the memory begins
+    std::vector<int32_t> text_;  // the text from there on
+    std::size_t size_ = 0;       // length of the whole text
     KeptStates kept_;
-    // The block of this round.
-    std::vector<int32_t> tokens_;  // what its decode was given
-    std::size_t num_said_ = 0;     // places behind the text that it says something of; 0: it is not decoded
-    std::size_t num_drawn_ = 0;    // places of them that were drawn from, or passed over: their logits have changed
-    std::size_t row_ = 0;          // of logits, of the first
-    std::vector<float> said_;      // of each place: its state, where it chooses among candidates
-    std::vector<float> scores_;    // [n_vocab], of one of these
+    // The block of this round:
+    std::vector<int32_t> tokens_;  // the tokens of its decode
+    std::size_t num_said_ = 0;     // places that it drafts; 0: the block is not decoded
+    std::size_t num_drawn_ = 0;    // places that were drawn from, or passed over: their logits are changed
+    std::size_t row_ = 0;          // row of logits of its first draft
+    std::vector<float> said_;      // if places choose among candidates: their states
+    std::vector<float> scores_;    // [n_vocab], the logits of one place made from its candidates
 };
 
 }  // namespace specllama

@@ -1,5 +1,5 @@
-// The tokens that a draft model chooses among where it need not choose among all, and which ones the target has
-// written, of which a later process makes its list.
+// The list of tokens that a draft model chooses among to save logits, and the counts of tokens that the target has
+// written, from which a later process makes its list.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,15 @@
 
 namespace specllama {
 
-// Several texts share one.
+// Several texts share one object.
 class DraftTokens {
 public:
     explicit DraftTokens(TokenList usual) : usual_(std::move(usual)) {}
 
-    // Those of every text. Each has its own tokens besides.
+    // The tokens listed for every text. Each text adds its own tokens.
     const TokenList & usual() const { return usual_; }
 
-    // The target has written these [count].
+    // Counts tokens [count] that the target has written.
     void count(const int32_t * tokens, std::size_t count) {
         const std::lock_guard lock(mutex_);
         for (std::size_t i = 0; i < count; ++i) {
@@ -28,7 +28,7 @@ public:
         }
     }
 
-    // How many tokens of which group were written since the last call.
+    // How many tokens of each group were written since the last call.
     std::map<int32_t, std::size_t> take_written() {
         const std::lock_guard lock(mutex_);
         return std::exchange(written_, {});

@@ -1,4 +1,5 @@
-// What a drafter is: it sees what the target decodes, and offers tokens that may come next. See docs/a-new-drafter.md.
+// The interface of a drafter: it is notified of what the target decodes, and offers tokens that may come next. See
+// docs/a-new-drafter.md.
 #pragma once
 
 #include <cstddef>
@@ -18,42 +19,43 @@ namespace specllama {
 class CostModel;
 class DrawingDrafter;
 
-// What a drafter may know of a generation when it begins.
+// What a drafter is told of a generation at its beginning.
 struct Task {
-    std::size_t gamma;                    // at most so many tokens a round
-    std::size_t max_tokens;               // at most so many in all
-    bool paced;                           // drafting less where more does not pay
-    Decoding & decoding;                  // what decodes for it
-    const std::vector<int32_t> & corpus;  // a text to look at besides prompt and output, in this generation alone
+    std::size_t gamma;                    // the most tokens of a round
+    std::size_t max_tokens;               // the most tokens of the whole generation
+    bool paced;                           // draft fewer tokens where more do not pay
+    Decoding & decoding;                  // decodes for the drafter
+    const std::vector<int32_t> & corpus;  // more text to look for continuations in, for this generation only
 };
 
-// What the target holds of a text, and what of that it has just decoded.
+// The text that the target holds, and the part that it has just decoded.
 struct DecodedBatch {
     const std::vector<int32_t> & history;  // all committed tokens; the target is to decode the last one next
-    std::size_t unchanged;                 // so many of them are as they were when the drafter was shown them last
-    // history[first .. first + count) was decoded by this batch, and kept. Of what the memory has reused, borrowed from
-    // another text or loaded nothing was decoded: count is 0.
+    std::size_t unchanged;                 // length of the prefix that has not changed since the last notification
+    // This batch decoded history[first .. first + count), which the target keeps. Tokens that were reused, borrowed
+    // from another text or loaded were not decoded: count is 0 then.
     std::size_t first;
     std::size_t count;
-    // Their hidden states [count][state_size of the target's decoder], where a drafter needs them. Null: there are
-    // none.
+    // The hidden states of these tokens [count][state_size of the target's decoder], where a drafter needs them. Null:
+    // there are none.
     const float * states;
 };
 
-// What a drafter may know of the round.
+// What a drafter is told of a round.
 struct DraftRequest {
     const std::vector<int32_t> & history;  // all committed tokens
     std::size_t prompt_size;               // history[prompt_size..] was generated in this call
-    std::size_t gamma;                     // at most so many tokens
-    const Decoder & target;                // which tokens there are, and which end a text
-    const SamplerChain & chain;            // p and q go through the same one
-    const Rule & rule;                     // by which a token of q is drawn, with this noise
+    std::size_t gamma;                     // the most tokens to draft
+    const Decoder & target;                // knows the vocabulary, and which tokens end a text
+    const SamplerChain & chain;            // both p and q go through this chain
+    const Rule & rule;                     // draws a token from q, with this noise
     RoundNoise noise;
-    bool paced;  // fewer than gamma where more do not pay; else as many as there are
-    // Called between the parts of long work. What it throws is no std::exception, and ends the round. May be null.
+    bool paced;  // draft fewer than gamma where more do not pay; else as many as there are
+    // Called between the parts of long work; ends the round by throwing something other than a std::exception. May be
+    // null.
     const std::function<void()> & poll;
 
-    // What was generated in this call, and drafted after it.
+    // The tokens that were generated in this call, then the drafted ones.
     std::vector<int32_t> recent(const Proposal & proposal) const {
         std::vector<int32_t> tokens(history.begin() + static_cast<std::ptrdiff_t>(prompt_size), history.end());
         tokens.insert(tokens.end(), proposal.tokens.begin(), proposal.tokens.end());
@@ -70,37 +72,38 @@ public:
 
     Source source() const { return source_; }
 
-    // A new generation. Its text follows by observe().
+    // A new generation begins. Its text follows by observe().
     virtual void begin(const Task &) {}
-    // The target has decoded a batch for this text, or the text is another one now.
+    // The target has decoded a batch of this text, or the text has changed.
     virtual void observe(const DecodedBatch &) {}
-    // What could be drafted next without a decode: at most `most` tokens after history and proposal, which may have
-    // tokens that others drafted. It ends after a token that ends a text.
+    // What could be drafted next without a decode: at most `most` tokens after history and proposal. The proposal may
+    // hold tokens of other drafters. An offer ends after a token that ends a text.
     virtual std::vector<DraftToken> offer(const DraftRequest &, const Proposal &, std::size_t most) = 0;
-    // Rows that the target is to decode in this round beside the text's, at most `most`: none, or all that it needs.
+    // The rows that the target is to decode beside the text in this round: none, or all that the drafter needs, if
+    // these are at most `most`.
     virtual std::vector<BesideRow> beside(std::size_t /*most*/) { return {}; }
-    // They were decoded: the logits [n_vocab] of those that wanted some, in their order. What the round has made of the
-    // text follows by observe(), unless it has failed.
+    // The rows were decoded: receives the logits [n_vocab] of the rows with `wanted`, in their order. The text of the
+    // round follows by observe(), unless the round fails.
     virtual void read_beside(const std::vector<const float *> & /*logits*/, std::size_t /*n_vocab*/) {}
-    // The generation has ended with this text: what the drafter's memories hold of another one goes.
+    // The generation has ended with this text: the drafter's memories forget all that is not part of it.
     virtual void finish(const std::vector<int32_t> &) {}
 
-    // Whether observe() is to have the target's hidden states.
+    // Whether observe() needs the target's hidden states.
     virtual bool needs_states() const { return false; }
-    // What it decodes with: the calls of the loop mark their decoders as in use.
+    // The sequences that it decodes with. The loop marks their decoders as in use.
     virtual std::vector<Sequence *> sequences() const { return {}; }
-    // Whether what it offers must come, so that no other offer is worth a look.
+    // Whether its tokens must come, so that no other offer is needed.
     virtual bool forces() const { return false; }
-    // Whether a pace may choose how much is taken; else all of it is.
+    // Whether a pace may choose how much of an offer is taken; else all of it is.
     virtual bool can_be_paced() const { return true; }
-    // Itself, if it draws its tokens one by one.
+    // This object, if it draws its tokens one by one; else null.
     virtual DrawingDrafter * drawing() { return nullptr; }
 
 private:
     Source source_;
 };
 
-// A drafter that draws its tokens one by one, which costs decodes.
+// A drafter that draws its tokens one by one from logits, which take time to compute.
 class DrawingDrafter : public Drafter {
 public:
     using Drafter::Drafter;
@@ -108,25 +111,25 @@ public:
     std::vector<DraftToken> offer(const DraftRequest &, const Proposal &, std::size_t) override { return {}; }
     DrawingDrafter * drawing() override { return this; }
 
-    // One token after history and proposal; nothing if none can be drawn there. `before`: see Expectation.
+    // Draws one token after history and proposal; nothing if none can be drawn. `before`: see Expectation.
     virtual std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
                                            const Proposal & proposal) = 0;
 
-    // How many tokens could be drawn after the text.
+    // How many tokens could be drawn after the text at most.
     virtual std::size_t room() const = 0;
-    // Tokens of it that have to be decoded before the next can be drawn.
+    // How many tokens of the text must be decoded before the next token can be drawn.
     virtual std::size_t missing() const = 0;
-    // At most so many at once.
+    // The most tokens of one decode.
     virtual std::size_t n_batch() const = 0;
-    // So many tokens are drawn of one decode, where a pace decides.
+    // How many tokens are drawn from one decode, where a pace decides.
     virtual std::size_t block() const { return 1; }
-    // Decodes a part of the text that has not been seen. Returns how many tokens are left.
+    // Decodes a part of the text that its memory lacks. Returns how many tokens are left.
     virtual std::size_t catch_up() = 0;
-    // Decodes a little of the text as drafted tokens are decoded, to see what that costs.
+    // Decodes a little of the text in the way of drafted tokens, to measure what that costs.
     virtual void probe() = 0;
-    // What its decodes have cost is reported here.
+    // Sets where the costs of its decodes are reported.
     virtual void report_to(CostModel * costs) = 0;
-    // Seconds spent decoding, and tokens decoded, since the beginning.
+    // Seconds spent decoding, and number of tokens decoded, since this object was made.
     virtual double decode_seconds() const = 0;
     virtual std::size_t num_decoded() const = 0;
 };

@@ -1,4 +1,4 @@
-// A token that is drawn from a draft's logits.
+// A token that is drawn from a draft's logits, and what is expected of it.
 #include "drafters/drawn_token.hpp"
 
 #include <algorithm>
@@ -13,7 +13,8 @@ namespace specllama {
 
 namespace {
 
-// Bounds of the classes, and what a pair of models of one family showed on code, prose and questions (greedy).
+// Bounds of the classes, and acceptance rates measured with two models of one family on code, prose and questions
+// (greedy).
 constexpr std::size_t num_confidences = 10;
 constexpr std::array<double, num_confidences - 1> confidences{0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995};
 constexpr std::array<double, num_confidences> confidence_priors{0.26, 0.37, 0.52, 0.69, 0.82,

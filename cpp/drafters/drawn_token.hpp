@@ -8,17 +8,18 @@
 
 namespace specllama {
 
-// How sure the draft was of the token is its probability, before the chain where that leaves only one token.
+// Draws a token. Its confidence is its probability q; if the chain leaves only one token, its probability before the
+// chain.
 //
-// logits: [n], which change. listed: the tokens that they are of, in this order; null: 0 to n. before: see Expectation.
-// Throws NoTokenLeft where no token is allowed.
+// logits: [n], which are changed. listed: the tokens of these logits, in this order; null: the tokens 0 to n - 1.
+// before: see Expectation. Throws NoTokenLeft if no token is allowed.
 DraftToken drawn_token(const DraftRequest & request, const Proposal & proposal, Source source, std::size_t before,
                        float * logits, std::size_t n, const TokenList * listed);
 
-// A drawn token, by the probability that the draft gave it.
+// What is expected of a drawn token, by the probability that the draft gave it.
 Expectation drawn_expectation(Source source, double probability, std::size_t before);
 
-// What a pair of models of one family showed.
+// Measured with two models of one family.
 DrafterPriors drawn_priors();
 
 }  // namespace specllama

@@ -1,4 +1,4 @@
-// Drafts what a function of the caller's says.
+// Drafts the tokens that a caller's function returns.
 #include "drafters/function.hpp"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ std::string shown(double value) {
     return text.str();
 }
 
-constexpr double sum_tolerance = 1e-3;  // of 32-bit probabilities of a large vocabulary
+constexpr double sum_tolerance = 1e-3;  // for 32-bit probabilities of a large vocabulary
 
 std::string named(int32_t token, std::size_t i) {
     return "the drafter gave token " + std::to_string(token) + " at position " + std::to_string(i);
@@ -30,7 +30,7 @@ void require_token(const DraftRequest & request, const Distribution & q, int32_t
     }
 }
 
-// What was drawn from it is taken for a distribution, so it is one from here on.
+// Throws unless q is a distribution within the tolerance, then makes its sum exact.
 void normalise(Distribution & q, int32_t token, std::size_t i) {
     double sum = 0.0;
     for (const double p : q.probs) {

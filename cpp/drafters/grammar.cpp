@@ -1,4 +1,4 @@
-// Drafts what a grammar leaves no choice about.
+// Drafts the tokens that a grammar forces.
 #include "drafters/grammar.hpp"
 
 #include "drafters/table.hpp"
@@ -7,7 +7,7 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t most_forced = 4;  // tokens at a time: each has to be looked for
+constexpr std::size_t most_forced = 4;  // tokens of one offer: each takes time to find
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Drafts what a grammar leaves no choice about. It costs no decode.
+// Drafts the tokens that a grammar forces. Needs no decode.
 #pragma once
 
 #include "drafters/drafter.hpp"
@@ -13,7 +13,7 @@ public:
     bool forces() const override { return true; }
 };
 
-// A token that a grammar forces; alone: no other may come next.
+// What is expected of a token that a grammar forces. alone: no other token may come next.
 inline Expectation grammar_expectation(bool alone) { return {Source::grammar, alone ? 0U : 1U, 0}; }
 
 }  // namespace specllama

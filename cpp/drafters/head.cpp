@@ -1,4 +1,4 @@
-// A head.
+// A drafter that draws tokens from a head: a layer that reads the target's hidden states.
 #include "drafters/head.hpp"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ void HeadDrafter::observe(const DecodedBatch & batch) {
                                     history.end());
     };
     tokens_ = text_behind(begin_);
-    // The last token is decoded where a draft begins: its logits are needed.
+    // The last token is decoded when a draft begins, because its logits are needed then.
     num_true_ = std::min(num_true_, num_common(tokens_, own_->tokens()));
     num_true_ = std::min(num_true_, tokens_.empty() ? 0 : tokens_.size() - 1);
     if (num_true_ == 0 || kept_.first() > begin_ + num_true_) {
@@ -52,8 +52,7 @@ void HeadDrafter::restart(std::size_t begin) {
     num_true_ = 0;
 }
 
-// The text goes on otherwise behind `unchanged` tokens. What the memory holds of a token depends on the one before it,
-// too.
+// The text changes after `unchanged` tokens. An entry of the memory also depends on the token before it.
 void HeadDrafter::forget(std::size_t unchanged) {
     kept_.forget(unchanged);
     num_true_ = std::min({num_true_, own_->tokens().size(), unchanged - std::min(unchanged, begin_ + 1)});
@@ -67,11 +66,11 @@ void HeadDrafter::finish(const std::vector<int32_t> &) {
         const Decoder::Use in_use(own_->decoder());
         own_->keep(num_true_);
     } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
-        // Another target drafts with it by now, and has said what it is to hold.
+        // Another target uses the head by now, and has set what its memory holds.
     }
 }
 
-// The last drafted token is never decoded.
+// The last drafted token is never decoded, so n drafted tokens need n - 1 cells.
 std::size_t HeadDrafter::room() const {
     const std::size_t n_ctx = own_->decoder().n_ctx();
     const std::size_t in_memory = n_ctx + 1 - std::min(n_ctx + 1, tokens_.size());
@@ -103,7 +102,7 @@ std::optional<DraftToken> HeadDrafter::draw(const DraftRequest & request, std::s
     if (has_several() && proposal.tokens.size() >= own_->decoder().num_layers()) {
         return std::nullopt;
     }
-    // With several layers the text's last token is the first of those that the layers decode in turn.
+    // With several layers, the first layer decodes the text's last token, and the others follow in turn.
     const std::size_t left = has_several() ? 1 : 0;
     while (missing() > n_batch()) {
         decode_text(n_batch(), false);
@@ -124,13 +123,13 @@ std::optional<DraftToken> HeadDrafter::draw(const DraftRequest & request, std::s
         return drawn_token(request, proposal, source(), before, logits, n, nullptr);
     } catch (const NoTokenLeft &) {
         if (std::any_of(logits, logits + n, [](float logit) { return std::isnan(logit); })) {
-            throw;  // its weights are damaged
+            throw;  // the head's weights are damaged
         }
-        return std::nullopt;  // the text goes on with a token that the head does not have
+        return std::nullopt;  // the head has no token that may come next
     }
 }
 
-// The next tokens of the text, with the target's states.
+// Decodes the next tokens of the text with the target's states.
 void HeadDrafter::decode_text(std::size_t count, bool draws) {
     const std::size_t held = own_->tokens().size();
     Sequence::Addition addition{own_.get(), tokens_.data() + held, count, draws ? count - 1 : count};
@@ -141,7 +140,7 @@ void HeadDrafter::decode_text(std::size_t count, bool draws) {
     num_true_ = held + count;
 }
 
-// A token of the proposal, with the head's own state of the one before it.
+// Decodes a token of the proposal with the head's own state of the token before it.
 void HeadDrafter::decode_drafted(int32_t token) {
     const std::vector<float> state = std::move(own_state_);
     Sequence::Addition addition{own_.get(), &token, 1, 0};
@@ -150,7 +149,7 @@ void HeadDrafter::decode_drafted(int32_t token) {
     decode(addition);
 }
 
-// The text's last token and the first `layer` of the drafted ones, all anew: the layers before had keys and values of
+// Decodes the text's last token and the first `layer` drafted tokens, all again: earlier layers have keys and values of
 // their own.
 void HeadDrafter::decode_by_layer(std::size_t layer, const std::vector<int32_t> & drafted) {
     const std::size_t last = num_tokens() - 1;

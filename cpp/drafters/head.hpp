@@ -15,17 +15,18 @@
 
 namespace specllama {
 
-// Its memory holds, for a token of the text and for each one behind it, the token together with the target's state of
-// the token before it. A drafted token has the head's own state instead: once it is accepted, it is decoded again with
-// the target's.
+// An entry of the memory is made from a token and the target's state of the token before it. The memory holds such
+// entries for a token of the text and all later ones. A drafted token has the head's own state instead: once it is
+// accepted, it is decoded again with the target's state.
 //
-// Several MTP layers take turns: layer i draws the i-th token, and no more tokens are drawn than there are layers. Each
-// has keys and values of its own. So each reads the text, and for the i-th token layer i reads all drafted tokens.
+// Several MTP layers take turns: layer i draws the i-th token, and at most as many tokens are drawn as there are
+// layers. Each layer has keys and values of its own, so each reads the text. For the i-th token, layer i reads all
+// tokens drafted so far.
 //
-// Of what the target had in its memory already there are no states: then the head's text begins behind that.
+// There are no states for tokens that the target's memory held before: the head's text begins after them.
 class HeadDrafter final : public DrawingDrafter {
 public:
-    // window: of the text it holds at most so many tokens; 0: as many as its context has room for.
+    // window: the most tokens of the text that the memory holds; 0: as many as the context has room for.
     HeadDrafter(std::shared_ptr<Sequence> sequence, std::size_t window);
 
     void begin(const Task & task) override;
@@ -36,7 +37,7 @@ public:
 
     std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
                                    const Proposal & proposal) override;
-    // None while the state of the text's last token but one is not there.
+    // 0 while the state of the last token but one is missing.
     std::size_t room() const override;
     std::size_t missing() const override { return num_tokens() - std::min(num_tokens(), own_->tokens().size()); }
     std::size_t n_batch() const override { return own_->decoder().n_batch(); }
@@ -47,7 +48,7 @@ public:
     std::size_t num_decoded() const override { return own_->num_decoded(); }
 
 private:
-    // Of the memory, once the whole text is in it.
+    // Length of the memory once it holds the whole text.
     std::size_t num_tokens() const { return tokens_.size(); }
     void forget(std::size_t unchanged);
     void restart(std::size_t begin);
@@ -61,14 +62,14 @@ private:
     Decoding * decoding_ = nullptr;  // of this generation
     CostModel * costs_ = nullptr;
     std::size_t window_ = 0;
-    std::size_t begin_ = 0;        // the place of the text that the memory's first token comes behind
-    std::vector<int32_t> tokens_;  // of the text behind it: what the memory is to hold
-    std::size_t num_true_ = 0;     // of these it holds so many with the target's states
-    std::size_t size_ = 0;         // of the text
+    std::size_t begin_ = 0;        // the memory's first token is the one after this position of the text
+    std::vector<int32_t> tokens_;  // the text from there on, which the memory is to hold
+    std::size_t num_true_ = 0;     // how many of these it holds with the target's states
+    std::size_t size_ = 0;         // length of the whole text
     KeptStates kept_;
-    std::vector<float> own_state_;  // of the token that was decoded last
-    std::vector<float> chain_;      // with several layers: what the next one reads beside the tokens
-    std::size_t row_ = 0;           // of logits, of the same token
+    std::vector<float> own_state_;  // the state of the token that was decoded last
+    std::vector<float> chain_;      // with several layers: the states that the next layer reads beside the tokens
+    std::size_t row_ = 0;           // the row of logits of the token that was decoded last
 };
 
 }  // namespace specllama

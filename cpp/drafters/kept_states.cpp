@@ -1,4 +1,4 @@
-// The target's states.
+// The target's hidden states of a part of the text.
 #include "drafters/kept_states.hpp"
 
 #include <algorithm>
@@ -7,7 +7,7 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t most_kept = 256;  // states: twice as many at most, besides those of the last batch
+constexpr std::size_t most_kept = 256;  // states: up to twice as many are kept, besides those of the last batch
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// The target's states of a part of the text that a head has not read yet, or may have to read again.
+// The target's hidden states of a part of the text that a head has not read yet, or may have to read again.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@ public:
     // size: floats of one state.
     explicit KeptStates(std::size_t size) : size_(size) {}
 
-    // They are of the text's places [first, end).
+    // The states are those of the text's positions [first, end).
     std::size_t first() const { return first_; }
     std::size_t end() const { return first_ + states_.size() / size_; }
     const float * at(std::size_t place) const { return states_.data() + (place - first_) * size_; }
 
-    // The text goes on otherwise behind `unchanged` tokens. Of the others only the last ones stay.
+    // The text changes after `unchanged` tokens. If too many states are left, only the last ones are kept.
     void forget(std::size_t unchanged);
-    // Behind a hole those before it are of no use.
+    // Adds the states of `count` tokens from position `place` on. If this leaves a gap, earlier states are dropped.
     void append(std::size_t place, const float * states, std::size_t count);
 
 private:

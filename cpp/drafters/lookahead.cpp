@@ -1,5 +1,5 @@
-// Drafts n-grams that the target itself has said in a window beside the text (lookahead decoding; Fu et al. 2024, arXiv
-// 2402.02057, algorithm 2). Costs no decode of its own, and rows in each of the target's.
+// Drafts n-grams that the target itself has generated in a window beside the text (lookahead decoding; Fu et al. 2024,
+// arXiv 2402.02057, algorithm 2). Needs no decode of its own, but rows in each decode of the target.
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
@@ -23,7 +23,7 @@ public:
     std::vector<DraftToken> offer(const DraftRequest & request, const Proposal & proposal, std::size_t most) override;
     std::vector<BesideRow> beside(std::size_t most) override;
     void read_beside(const std::vector<const float *> & logits, std::size_t n_vocab) override;
-    // A pace knows what rows of the text cost.
+    // A pace does not know what rows beside the text cost.
     bool can_be_paced() const override { return false; }
 
 private:
@@ -31,11 +31,11 @@ private:
 
     std::shared_ptr<LookaheadWindow> window_;
     bool has_begun_ = false;
-    std::size_t size_ = 0;       // of the text, when it was seen last
-    std::vector<int32_t> said_;  // behind the window's last level, in this round
+    std::size_t size_ = 0;       // length of the text at the last notification
+    std::vector<int32_t> said_;  // this round's tokens that follow the window's last level
 };
 
-// What the window begins with: tokens of the text, drawn with noise that is not the text's.
+// The window's first tokens: random tokens of the text, with noise that is not the text's.
 std::vector<std::vector<int32_t>> LookaheadDrafter::drawn_from(const std::vector<int32_t> & text) const {
     std::vector<std::vector<int32_t>> levels(window_->n_gram() - 1, std::vector<int32_t>(window_->columns()));
     std::uint64_t number = 0;
@@ -56,7 +56,7 @@ void LookaheadDrafter::observe(const DecodedBatch & batch) {
     size_ = batch.history.size();
 }
 
-// One n-gram, its first token in the text.
+// Offers one n-gram whose first token is in the text.
 std::vector<DraftToken> LookaheadDrafter::offer(const DraftRequest & request, const Proposal & proposal,
                                                 std::size_t most) {
     std::vector<DraftToken> offer;
@@ -75,8 +75,8 @@ std::vector<DraftToken> LookaheadDrafter::offer(const DraftRequest & request, co
     return offer;
 }
 
-// Column i is branch i: of level 0 it has the tokens up to its own, of the others its own. The text's last token stands
-// for the first one of level 0.
+// Column i is branch i: it sees the tokens of level 0 up to column i, and of the other levels only column i. The text's
+// last token takes the place of the first token of level 0.
 std::vector<BesideRow> LookaheadDrafter::beside(std::size_t most) {
     said_.clear();
     const std::size_t columns = window_->columns();
@@ -98,7 +98,7 @@ std::vector<BesideRow> LookaheadDrafter::beside(std::size_t most) {
 
 void LookaheadDrafter::read_beside(const std::vector<const float *> & logits, std::size_t n_vocab) {
     for (const float * row : logits) {
-        said_.push_back(std::max(argmax(row, n_vocab), 0));  // a row of NaNs says nothing
+        said_.push_back(std::max(argmax(row, n_vocab), 0));  // a row of NaNs has no largest logit
     }
 }
 

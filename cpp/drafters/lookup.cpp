@@ -1,4 +1,5 @@
-// Drafts what followed when the end of the text occurred before (prompt lookup; Saxena 2023). Costs no decode.
+// Drafts the tokens that followed an earlier occurrence of the text's end (prompt lookup; Saxena 2023). Needs no
+// decode.
 #include "drafters/lookup.hpp"
 
 #include <algorithm>
@@ -11,9 +12,10 @@ namespace specllama {
 
 namespace {
 
-constexpr int32_t separator = -1;  // no token: no match reaches over it
+constexpr int32_t separator = -1;  // is no token, so no match reaches over it
 
-// Bounds of the classes, and what code, prose and questions showed (greedy); without a dispute, and with one.
+// Bounds of the classes, and acceptance rates measured on code, prose and questions (greedy): first for matches whose
+// occurrences agree, then for those that differ.
 constexpr std::size_t num_lengths = 8;
 constexpr std::array<std::size_t, num_lengths - 1> lengths{3, 4, 5, 7, 10, 16, 32};
 constexpr std::array<double, 2 * num_lengths> match_priors{0.50, 0.62, 0.66, 0.72, 0.80, 0.82, 0.88, 0.95,
@@ -43,7 +45,7 @@ void LookupDrafter::begin(const Task & task) {
     own_ = task.corpus;
     index_.truncate(common_);
     append(own_);
-    known_ = 0;  // the history comes back with the next batch
+    known_ = 0;  // the next observe() adds the history again
 }
 
 void LookupDrafter::observe(const DecodedBatch & batch) {
@@ -57,7 +59,7 @@ void LookupDrafter::observe(const DecodedBatch & batch) {
 std::vector<DraftToken> LookupDrafter::offer(const DraftRequest & request, const Proposal & proposal,
                                              std::size_t most) {
     assert(known_ == request.history.size());
-    // Of a round that was given up more may be there.
+    // The index may hold more tokens from a round that was given up.
     index_.truncate(std::min(index_.size(), start_ + known_ + proposal.tokens.size()));
     while (index_.size() < start_ + known_ + proposal.tokens.size()) {
         index_.append(proposal.tokens[index_.size() - start_ - known_]);
@@ -65,7 +67,7 @@ std::vector<DraftToken> LookupDrafter::offer(const DraftRequest & request, const
     std::vector<DraftToken> offer;
     const SuffixIndex::Match match = index_.longest();
     for (std::size_t i = 0; match.length > 0 && i < most; ++i) {
-        // A match that reaches the end of the text is a repetition: it goes on with what it has just found.
+        // A match that reaches the end of the text is a repetition, which continues with the tokens found so far.
         const std::size_t at = match.next + i;
         const int32_t token = at < index_.size() ? index_[at] : offer[at - index_.size()].token;
         if (token < 0 || static_cast<std::size_t>(token) >= request.target.n_vocab()) {

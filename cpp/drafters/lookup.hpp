@@ -1,4 +1,5 @@
-// Drafts what followed when the end of the text occurred before (prompt lookup; Saxena 2023). Costs no decode.
+// Drafts the tokens that followed an earlier occurrence of the text's end (prompt lookup; Saxena 2023). Needs no
+// decode.
 #pragma once
 
 #include <vector>
@@ -10,7 +11,7 @@ namespace specllama {
 
 class LookupDrafter final : public Drafter {
 public:
-    // corpus: a text that is looked up besides prompt and output, such as a document that is being edited.
+    // corpus: a text to search besides prompt and output, such as a document that is being edited.
     explicit LookupDrafter(const std::vector<int32_t> & corpus);
 
     void begin(const Task & task) override;
@@ -20,16 +21,17 @@ public:
 private:
     void append(const std::vector<int32_t> & corpus);
 
-    // The corpus of all generations, that of this one, a separator behind each, the history, what has been proposed
-    // after it.
+    // Holds, in this order: the corpus of all generations, the corpus of this generation (each with a separator after
+    // it), the history, and the tokens proposed after it.
     SuffixIndex index_;
-    std::size_t common_ = 0;    // tokens of the first of these
-    std::vector<int32_t> own_;  // corpus of this generation
-    std::size_t start_ = 0;     // of the history
-    std::size_t known_ = 0;     // tokens of it
+    std::size_t common_ = 0;    // length of the first corpus, with its separator
+    std::vector<int32_t> own_;  // the corpus of this generation
+    std::size_t start_ = 0;     // index of the history's first token
+    std::size_t known_ = 0;     // length of the history
 };
 
-// A looked-up token, by how many tokens agree before it, and whether other occurrences went on differently.
+// What is expected of a looked-up token, given how many tokens before it match, and whether other occurrences continued
+// differently.
 Expectation lookup_expectation(std::size_t length, bool disputed);
 
 }  // namespace specllama

@@ -1,4 +1,4 @@
-// The papers' draft: a second, smaller model with a decoder of its own.
+// A draft model: a second, smaller model with a decoder of its own.
 #include "drafters/model.hpp"
 
 #include <algorithm>
@@ -17,10 +17,10 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t paced_block = 8;   // tokens of one decode of a parallel draft
-constexpr std::size_t most_behind = 2;   // tokens that the first draw decodes besides
-constexpr std::size_t most_saved = 8;    // copies of a recurrent draft's state, in one round
-constexpr std::size_t most_guessed = 8;  // tokens of an inner drafter in one decode
+constexpr std::size_t paced_block = 8;   // tokens of one decode of a PARD draft
+constexpr std::size_t most_behind = 2;   // tokens that the first draw decodes besides the pending one
+constexpr std::size_t most_saved = 8;    // copies of a recurrent draft's state in one round
+constexpr std::size_t most_guessed = 8;  // guesses of an inner drafter in one decode
 
 }  // namespace
 
@@ -44,7 +44,7 @@ ModelDrafter::ModelDrafter(Source source, std::shared_ptr<Sequence> sequence, st
     window_ = window > 0 ? std::min(window, n_ctx) : n_ctx;
 }
 
-// The list begins anew with each generation: what is drafted depends on this text alone, so that a seed repeats it.
+// The list begins anew with each generation: drafts then depend on this text alone, so a seed repeats them.
 void ModelDrafter::begin(const Task & task) {
     decoding_ = &task.decoding;
     if (inner_) {
@@ -56,14 +56,14 @@ void ModelDrafter::begin(const Task & task) {
     num_listed_ = 0;
 }
 
-// What the next decode needs logits of; null: all.
+// The tokens whose logits the next decode needs; null: all.
 const TokenList * ModelDrafter::listed() const {
     return listed_ && own_->decoder().skipping() != Skipping::no ? &*listed_ : nullptr;
 }
 
-// Where the window begins in a text of so many tokens. This depends on nothing else: a seed repeats a text, and texts
-// with one beginning share what they hold. It moves seldom, and far: what is left in it has new positions then, and is
-// decoded again.
+// Where the window begins in a text of `size` tokens. It depends on the size alone, so that a seed repeats a text, and
+// texts with the same beginning share cells. It moves seldom and far, because every move gives the tokens in the window
+// new positions, and they are decoded again.
 std::size_t ModelDrafter::window_begin(std::size_t size) const {
     const std::size_t step = window_ - window_ / 4;
     return size <= window_ ? 0 : (size - window_ + step - 1) / step * step;
@@ -111,21 +111,21 @@ void ModelDrafter::finish(const std::vector<int32_t> & history) {
         own_->keep(num_common(text, own_->tokens()));
         own_->drop_plan();
     } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
-        // Another target drafts with it by now, and has said what it is to hold.
+        // Another target uses the draft by now, and has set what its memory holds.
     }
 }
 
-// The last drafted token is never decoded: n tokens after the text need n - 1 cells.
+// The last drafted token is never decoded, so n drafted tokens need n - 1 cells.
 std::size_t ModelDrafter::room() const {
     return own_->decoder().n_ctx() + 1 - std::min(own_->decoder().n_ctx() + 1, text_.size());
 }
 
-// But for its last token, even where others came behind it: a recurrent memory is copied there, so that the same prompt
-// can follow.
+// Decodes the prompt except its last token, even if tokens follow it: a recurrent memory is copied there, so that the
+// same prompt can follow.
 std::size_t ModelDrafter::catch_up() {
     const std::size_t prompt_end = prompt_size_ - std::min(prompt_size_, begin_);
     const bool has_prompt = prompt_end > 0 && prompt_end <= text_.size();
-    // A prompt that did not pay at first may be decoded when its answer has become long.
+    // A prompt that did not pay at first may be decoded once its answer has become long.
     const bool goes_on = !has_prompt || prompt_end + most_behind < text_.size();
     const bool is_at_prompt = has_prompt && (!goes_on || own_->tokens().size() + 1 < prompt_end);
     const auto end = text_.begin() + static_cast<std::ptrdiff_t>(is_at_prompt ? prompt_end : text_.size());
@@ -136,7 +136,7 @@ std::size_t ModelDrafter::catch_up() {
     if (part.count < part.left) {
         return part.left - part.count;
     }
-    own_->drop_plan();  // nobody waits for what may be cut from here on
+    own_->drop_plan();  // what is decoded from here on may be removed, so no other text should wait for it
     if (part.count > 0 && is_at_prompt) {
         own_->save_prompt();
     }
@@ -175,7 +175,7 @@ std::optional<DraftToken> ModelDrafter::draw_next(const DraftRequest & request, 
     if (list == nullptr) {
         return drawn_token(request, proposal, source(), before, logits, n, nullptr);
     }
-    // The others were not computed: all that follows knows no others.
+    // The other logits were not computed. All that follows uses the listed tokens only.
     list->gather(logits, n, gathered_);
     try {
         return drawn_token(request, proposal, source(), before, gathered_.data(), gathered_.size(), list);
@@ -186,7 +186,7 @@ std::optional<DraftToken> ModelDrafter::draw_next(const DraftRequest & request, 
     }
 }
 
-// What it says in the target's tokens. Of those that it does not have q is 0.
+// Draws from logits mapped to the target's tokens. q is 0 for tokens that the draft lacks.
 std::optional<DraftToken> ModelDrafter::draw_mapped(const DraftRequest & request, std::size_t before,
                                                     const Proposal & proposal, const float * logits) {
     const std::size_t count = spread_logits(logits, listed(), gathered_);
@@ -197,15 +197,15 @@ std::optional<DraftToken> ModelDrafter::draw_mapped(const DraftRequest & request
         return drawn;
     } catch (const NoTokenLeft &) {
         if (std::any_of(gathered_.begin(), gathered_.end(), [](float logit) { return std::isnan(logit); })) {
-            throw;  // its weights are damaged
+            throw;  // the draft's weights are damaged
         }
         listed_.reset();
         block_size_ = 0;
-        return std::nullopt;  // the text goes on with a token that is not listed, or that the draft does not have
+        return std::nullopt;  // only tokens may come next that are not listed, or that the draft lacks
     }
 }
 
-// Tokens of the text from a place on, as it reads them, behind what `out` has.
+// Appends to `out` the draft's tokens of tokens[first ..].
 void ModelDrafter::read_text(const std::vector<int32_t> & tokens, std::size_t first, std::vector<int32_t> & out) const {
     const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(first);
     if (map_) {
@@ -225,13 +225,13 @@ std::size_t ModelDrafter::num_masks(const DraftRequest & request, std::size_t dr
     return std::min({most, request.gamma - drafted, own_->decoder().n_batch()}) - 1;
 }
 
-// Whether the last decode has left what the next token is drawn from.
+// Whether the last decode left the row that the next token is drawn from.
 bool ModelDrafter::has_row(const Proposal & proposal) const {
     const std::size_t drafted = proposal.tokens.size();
     if (drafted >= block_begin_ + block_size_) {
         return false;
     }
-    // Behind a token that was not drawn rows are of another text.
+    // After a token that differs from its guess, the rows belong to another text.
     std::size_t i = inner_ ? block_begin_ : drafted;
     while (i < drafted && own_token(proposal.tokens[i]) == sequence_[text_.size() + i]) {
         ++i;
@@ -239,9 +239,9 @@ bool ModelDrafter::has_row(const Proposal & proposal) const {
     return i == drafted;
 }
 
-// What is likely to be drawn behind `count` tokens that are decoded anyway, as it reads it. They are no part of what is
-// drawn, so this may depend on anything. Where a pace decides: as many as are worth what they add to the decode, since
-// one that is right saves another decode.
+// Guesses the tokens that will be drawn after `count` tokens that are decoded anyway, in the draft's tokens. Guesses do
+// not change what is drawn. With a pace, there are as many as save more time than they add to the decode: each right
+// guess saves another decode.
 std::vector<int32_t> ModelDrafter::guesses(const DraftRequest & request, const Proposal & proposal, std::size_t count) {
     guessed_.clear();
     const std::size_t most =
@@ -270,7 +270,7 @@ std::vector<int32_t> ModelDrafter::guesses(const DraftRequest & request, const P
     return tokens;
 }
 
-// What was drawn in the place of a guess.
+// Learns whether the guess at a place was right.
 void ModelDrafter::judge_guess(std::size_t place, int32_t token) {
     if (place < guessed_.size()) {
         rates_.observe(guessed_[place].expected, guessed_[place].token == token);
@@ -281,7 +281,7 @@ void ModelDrafter::decode_block(const DraftRequest & request, const Proposal & p
     const std::size_t drafted = proposal.tokens.size();
     sequence_ = text_;
     read_drafted(proposal.tokens, sequence_);
-    if (inner_) {  // guesses may have been wrong
+    if (inner_) {  // wrong guesses may be in the memory
         own_->keep(std::min(num_common(sequence_, own_->tokens()), sequence_.size() - 1));
     }
     if (drafted > 0 && drafted <= most_saved) {
@@ -297,8 +297,8 @@ void ModelDrafter::decode_block(const DraftRequest & request, const Proposal & p
             request.poll();
         }
     }
-    // In the first step: the tokens that the last round added (two after a round without rejection). Then one each.
-    // Behind them guesses, or masks.
+    // The first decode of a round has the tokens that the last round added (two after a round without a rejection). The
+    // later ones have one token each. Guesses or masks follow.
     const std::vector<int32_t> guessed = guesses(request, proposal, count);
     sequence_.insert(sequence_.end(), guessed.begin(), guessed.end());
     sequence_.insert(sequence_.end(), masks, mask_.value_or(0));
@@ -306,17 +306,17 @@ void ModelDrafter::decode_block(const DraftRequest & request, const Proposal & p
     block_row_ = count - 1;
     block_begin_ = drafted;
     block_size_ = guessed.size() + masks + 1;
-    own_->keep(sequence_.size() - masks);  // what is behind masks is not what it will be behind the tokens
+    own_->keep(sequence_.size() - masks);  // entries after masks differ from entries after the real tokens
 }
 
-// Before drafted tokens are decoded: those that will be rejected are forgotten, and the others are not decoded again.
+// Called before drafted tokens are decoded, so that a rollback need not decode the accepted ones again.
 void ModelDrafter::save() {
     const double before = own_->decode_seconds();
     own_->save(most_saved);
     saving_seconds_ += own_->decode_seconds() - before;
 }
 
-// The next tokens of a text.
+// Decodes the next `count` tokens of a text.
 void ModelDrafter::decode(const std::vector<int32_t> & text, std::size_t count, std::size_t first_output) {
     const double before = own_->decode_seconds();
     decoding_->decode({own_.get(), text.data() + own_->tokens().size(), count, first_output, listed()});

@@ -1,4 +1,4 @@
-// The papers' draft: a second, smaller model with a decoder of its own.
+// A draft model: a second, smaller model with a decoder of its own.
 #pragma once
 
 #include <algorithm>
@@ -14,21 +14,21 @@
 
 namespace specllama {
 
-// Its memory, its list of tokens and its masks are in its own vocabulary, and so is text_. All that goes in or out is
-// in the target's.
+// The memory, the list of tokens, the masks and text_ are in the draft's vocabulary. All arguments and results are in
+// the target's.
 //
-// Its memory holds a prefix of the text, or of its end where the text is longer than the window: a drafted token that
-// was accepted is not decoded again before the window moves on.
+// The memory holds a prefix of the text, or of its last part if the text is longer than the window. An accepted draft
+// is not decoded again until the window moves.
 class ModelDrafter : public DrawingDrafter {
 public:
-    // tokens: of its vocabulary, that it chooses among where this saves the others' logits; null: all.
-    // window: of the text it holds at most so many tokens; 0: as many as its context has room for.
-    // mask: it was trained (PARD) to say several tokens in one decode, of which all but the first see masks in place of
-    // those before them.
-    // map: between its tokens and the target's; null: they are the same.
-    // inner: drafts for the draft (Spector and Re 2023, arXiv 2308.04623). What it offers is decoded together with the
-    // token before it, and its rows are drawn from as long as the draws are what was offered. So tokens and q are those
-    // that there would be without. Null: there is none.
+    // tokens: the tokens of the draft's vocabulary that it chooses among where this saves the other logits; null: all.
+    // window: the most tokens of the text that the memory holds; 0: as many as the context has room for.
+    // mask: for a model that was trained to draft several tokens in one decode (PARD): all but the first of them see
+    // masks in place of the tokens before them.
+    // map: between the draft's tokens and the target's; null: they are equal.
+    // inner: guesses what this model will draw (Spector and Re 2023, arXiv 2308.04623). The guesses are decoded
+    // together with the token before them, and their rows are used as long as the draws equal the guesses. So tokens
+    // and q are the same as without it. Null: there is none.
     ModelDrafter(std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens, std::size_t window,
                  std::optional<int32_t> mask, std::shared_ptr<const TokenMap> map, std::unique_ptr<Drafter> inner);
 
@@ -37,7 +37,7 @@ public:
     void finish(const std::vector<int32_t> & history) override;
     std::vector<Sequence *> sequences() const override { return {own_.get()}; }
 
-    // Nothing where no token of the list is allowed: from there on it chooses among all.
+    // Draws nothing if no token of the list is allowed; the next draw chooses among all tokens.
     std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
                                    const Proposal & proposal) override;
     std::size_t room() const override;
@@ -45,7 +45,7 @@ public:
     std::size_t n_batch() const override { return own_->decoder().n_batch(); }
     std::size_t block() const override;
     std::size_t catch_up() override;
-    // Two tokens: the first decode of a process is a slow one.
+    // Decodes two tokens, because the first decode of a process is slow.
     void probe() override;
     void report_to(CostModel * costs) override { costs_ = costs; }
     double decode_seconds() const override { return own_->decode_seconds(); }
@@ -56,7 +56,7 @@ protected:
                  std::size_t window, std::optional<int32_t> mask, std::shared_ptr<const TokenMap> map,
                  std::unique_ptr<Drafter> inner);
 
-    // What it makes of a text of the target's: `size` tokens of its own, of which so many are as they were.
+    // A text in the draft's tokens: how many there are, and how many of them have not changed.
     struct Reading {
         std::size_t size;
         std::size_t unchanged;
@@ -64,15 +64,15 @@ protected:
     virtual Reading observed(const std::vector<int32_t> & text, std::size_t unchanged) {
         return {text.size(), unchanged};
     }
-    // Its own tokens from number `first` on of the text that was observed last, behind what `out` has.
+    // Appends to `out` the draft's tokens of the last observed text, from number `first` on.
     virtual void read_text(const std::vector<int32_t> & text, std::size_t first, std::vector<int32_t> & out) const;
-    // The same of tokens that were drafted behind it.
+    // Appends to `out` the draft's tokens of tokens drafted after the text.
     virtual void read_drafted(const std::vector<int32_t> & tokens, std::vector<int32_t> & out) const {
         read_text(tokens, 0, out);
     }
-    // Whether all that can be drafted has one id in both, so that logits can be taken as they are.
+    // Whether all tokens that can be drafted have equal ids in both vocabularies, so that logits need no mapping.
     virtual bool keeps_ids() const { return !map_ || map_->keeps_ids(); }
-    // See token_map.hpp.
+    // Maps logits to the target's tokens: see token_map.hpp.
     virtual std::size_t spread_logits(const float * logits, const TokenList * listed, std::vector<float> & out) const {
         return map_->spread(logits, listed, out);
     }
@@ -96,24 +96,24 @@ private:
     Decoding * decoding_ = nullptr;  // of this generation
     CostModel * costs_ = nullptr;
     std::size_t window_ = 0;
-    std::size_t begin_ = 0;        // tokens of the text that are before the window
-    std::vector<int32_t> text_;    // behind them, as it reads them
-    std::size_t prompt_size_ = 0;  // of the whole text; 0: no generation
+    std::size_t begin_ = 0;        // length of the text before the window
+    std::vector<int32_t> text_;    // the text from there on, in the draft's tokens
+    std::size_t prompt_size_ = 0;  // length of the prompt, with the part before the window; 0: no generation
     std::shared_ptr<DraftTokens> tokens_;
-    std::optional<TokenList> listed_;  // the usual ones, and all of the text; nothing: no list is of use
-    std::size_t num_listed_ = 0;       // tokens of the text that are on it
+    std::optional<TokenList> listed_;  // the usual tokens and those of the text; nothing: no list can be used
+    std::size_t num_listed_ = 0;       // how many tokens of the text are on the list
     std::vector<float> gathered_;
     std::optional<int32_t> mask_;
     std::shared_ptr<const TokenMap> map_;
     std::unique_ptr<Drafter> inner_;
-    AcceptanceRates rates_;            // of what it offers
-    std::vector<DraftToken> guessed_;  // in the last decode
-    // What can be drawn of the last decode of this round.
-    std::size_t block_begin_ = 0;    // drafted tokens before the first
-    std::size_t block_size_ = 0;     // tokens
-    std::size_t block_row_ = 0;      // logits of the first
-    double saving_seconds_ = 0.0;    // for the next decode, and part of what it costs
-    std::vector<int32_t> sequence_;  // text_ and the tokens drafted so far, and what the inner drafter offered then
+    AcceptanceRates rates_;            // how often its guesses are right
+    std::vector<DraftToken> guessed_;  // the guesses of the last decode
+    // The rows of this round's last decode that tokens can be drawn from.
+    std::size_t block_begin_ = 0;    // how many drafted tokens come before the first row
+    std::size_t block_size_ = 0;     // number of rows
+    std::size_t block_row_ = 0;      // index of the first row
+    double saving_seconds_ = 0.0;    // of copies for the next decode; counted as part of its cost
+    std::vector<int32_t> sequence_;  // text_, the tokens drafted so far, then the guesses
 };
 
 }  // namespace specllama

@@ -1,4 +1,4 @@
-// What a round drafts: a chain of tokens, with all that is known of each before it is verified.
+// What a round drafts: a chain of tokens, and what is known of each before it is verified.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@ namespace specllama {
 
 struct DraftToken {
     int32_t token = 0;
-    Expectation expected;  // where it comes from, and which tokens it is like
-    // What it was drawn from. Empty: it was not drawn, but is a function of history and of the tokens before it.
+    Expectation expected;  // its drafter and its class
+    // The distribution that it was drawn from. Empty: the token was not drawn; it depends only on the tokens before it.
     Distribution q;
-    bool forced = false;      // nothing else can come in its place
-    std::size_t choices = 0;  // a draft model had so many tokens to choose among
+    bool forced = false;      // no other token can come in its place
+    std::size_t choices = 0;  // how many tokens a draft model chose among
 };
 
-// d_1..d_gamma with q_1..q_gamma. What was drawn is never taken back (design section 8).
+// d_1..d_gamma with q_1..q_gamma. A drawn token is never taken back (design section 8).
 struct Proposal {
     std::vector<int32_t> tokens;
     std::vector<Distribution> q;

@@ -1,16 +1,14 @@
-// The drafters' names. A new drafter needs a file of its own in drafters/, and a line here. Knows neither llama.cpp nor
-// Python.
+// The drafters' names. A new drafter needs a file of its own in drafters/, and a line here. This file depends on
+// neither llama.cpp nor Python.
 //
-// The name of a line is that of its tokens in the statistics. It is also that of two functions of the drafter's file,
-// see table.hpp.
+// The name of a line also names its tokens in the statistics, and two functions of the drafter's file (see table.hpp).
 #pragma once
 
 #include <array>
 #include <cstddef>
 
-// name; what users see as the origin of a token; what it is made of: "text" (nothing but the text, so that it can be
-// chosen by its name alone), "model", "function", "grammar",
-// "head" or "window"; what it drafts.
+// X(name; the origin of its tokens that users see; what it is made of: "text" (only the text, so that it can be chosen
+// by its name), "model", "function", "grammar", "head" or "window"; what it drafts)
 #define SPECLLAMA_DRAFTERS(X)                                                                    \
     X(model, "draft", "model", "what a second, smaller model says")                              \
     X(lookup, "lookup", "text", "what followed when the end of the text occurred before")        \

@@ -1,4 +1,4 @@
-// Drafts what a head says that reads the target's final state, and no more of the text (heads/state_head.hpp).
+// Drafts with a head that reads only the target's final state (heads/state_head.hpp).
 #include "heads/state_head.hpp"
 
 #include <algorithm>
@@ -18,8 +18,8 @@ namespace specllama {
 
 namespace {
 
-// It has no memory: of a text it needs the state of the last token but one. What Medusa and blockwise heads say of all
-// places is computed at once, before a token is drawn; Hydra's is computed place by place, of what was drafted. Either
+// The drafter has no memory: it needs the state of the text's last token but one. Medusa and blockwise heads compute
+// all places at once, before a token is drawn. Hydra computes place by place, from the tokens drafted so far. Either
 // way each token has its q.
 class StateHeadDrafter final : public DrawingDrafter {
 public:
@@ -36,10 +36,10 @@ public:
     }
     bool needs_states() const override { return true; }
 
-    // Nothing behind its last place.
+    // Draws nothing after its last place.
     std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
                                    const Proposal & proposal) override;
-    // None while that state is not there.
+    // 0 while the state that it needs is missing.
     std::size_t room() const override { return is_ready() ? static_cast<std::size_t>(-1) : 0; }
     std::size_t missing() const override { return 1; }
     std::size_t n_batch() const override { return head_->size(); }
@@ -56,14 +56,14 @@ private:
 
     std::shared_ptr<const StateHead> head_;
     KeptStates kept_;
-    std::size_t size_ = 0;  // of the text
+    std::size_t size_ = 0;  // length of the text
     CostModel * costs_ = nullptr;
     double seconds_ = 0.0;
     std::size_t num_computed_ = 0;
-    std::vector<float> said_;     // of the places that were computed last
-    std::size_t first_said_ = 0;  // the first of them
-    std::size_t num_said_ = 0;    // how many; 0: none in this round
-    std::vector<float> logits_;   // of one place
+    std::vector<float> said_;     // logits of the places that were computed last
+    std::size_t first_said_ = 0;  // the first of these places
+    std::size_t num_said_ = 0;    // how many places; 0: none in this round
+    std::vector<float> logits_;   // the logits of one place
 };
 
 std::optional<DraftToken> StateHeadDrafter::draw(const DraftRequest & request, std::size_t before,
@@ -86,9 +86,9 @@ std::optional<DraftToken> StateHeadDrafter::draw(const DraftRequest & request, s
         return drawn_token(request, proposal, source(), before, logits_.data(), n, nullptr);
     } catch (const NoTokenLeft &) {
         if (std::any_of(logits_.begin(), logits_.end(), [](float logit) { return std::isnan(logit); })) {
-            throw;  // its weights are damaged
+            throw;  // the head's weights are damaged
         }
-        return std::nullopt;  // the text goes on with a token that the head does not have
+        return std::nullopt;  // the head has no token that may come next
     }
 }
 

@@ -1,4 +1,4 @@
-// All drafters, by name.
+// Makes drafters by name.
 #include "drafters/table.hpp"
 
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// Copies of a memory's state at earlier positions. Knows neither llama.cpp nor what is in them.
+// Copies of a memory's state at earlier positions.
 #include "llama/checkpoints.hpp"
 
 #include <utility>

@@ -1,4 +1,4 @@
-// Copies of a memory's state at earlier positions. Knows neither llama.cpp nor what is in them.
+// Copies of a memory's state at earlier positions. This file does not depend on llama.cpp: a state is only bytes.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@ struct Checkpoint {
 
 class Checkpoints {
 public:
-    // Makes room for the state at `position`, after all others. If there are `most` already the oldest gives way.
-    // The buffers of those that are gone are used again.
+    // Adds an entry for the state at `position`, which must be after all others; the caller fills it in. If there are
+    // `most` entries already, the oldest is removed. Buffers of removed entries are used again.
     Checkpoint & add(std::size_t position, std::size_t most);
 
-    // The last one at or before `position`; null if there is none.
+    // The last entry at or before `position`; null if there is none.
     const Checkpoint * latest(std::size_t position) const;
 
-    // Forgets all after `position`.
+    // Removes all entries after `position`.
     void drop_behind(std::size_t position);
 
 private:

@@ -16,7 +16,7 @@ namespace specllama {
 
 namespace {
 
-constexpr uint32_t kPartialOnly = 1;  // LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: without what seq_rm can cut
+constexpr uint32_t kPartialOnly = 1;  // LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: only what seq_rm cannot cut
 
 constexpr std::size_t most_encoded = 32;  // rows
 
@@ -45,7 +45,7 @@ std::size_t num_branches(const BatchPart & part) {
     return count;
 }
 
-// The tokens of which any part wants a logit; nothing if one wants all.
+// The tokens whose logits any part wants; nothing if one part wants all.
 std::optional<TokenList> listed_by_all(const BatchPart * parts, std::size_t num_parts, std::size_t n_vocab) {
     TokenList listed(n_vocab);
     for (std::size_t i = 0; i < num_parts; ++i) {
@@ -96,7 +96,7 @@ void Decoder::require_open() const {
     }
 }
 
-// A sliding window may have moved on when a snapshot is needed; a copy has it, too.
+// With a sliding window, the window may have moved on when a snapshot is needed. A copy of the state holds the window.
 std::size_t Decoder::snapshots_of_context() const {
     return api_->llama_n_rs_seq != nullptr && n_swa_ == 0 ? api_->llama_n_rs_seq(context_) : 0;
 }
@@ -104,7 +104,7 @@ std::size_t Decoder::snapshots_of_context() const {
 Rollback Decoder::way_back() const {
     const llama_model * model = api_->llama_get_model(context_);
     const bool is_hybrid = api_->llama_model_is_hybrid != nullptr && api_->llama_model_is_hybrid(model);
-    // A head is attention alone, that of a hybrid model, too.
+    // A head has attention only, even the head of a hybrid model.
     if (is_head() || (!is_hybrid && !api_->llama_model_is_recurrent(model))) {
         return n_swa_ > 0 ? Rollback::sliding_window : Rollback::seq_rm;
     }
@@ -135,7 +135,7 @@ bool Decoder::share(int32_t other, int32_t sequence, std::size_t first, std::siz
     return memory_end(sequence) == end && window_is_whole(sequence, end);
 }
 
-// A sliding window forgets what lies before it. After a cut to `count` tokens the next one still needs the last n_swa.
+// A sliding window forgets older tokens. After a cut to `count` tokens the next token still needs the last n_swa.
 bool Decoder::window_is_whole(int32_t sequence, std::size_t count) const {
     if (rollback_ != Rollback::sliding_window) {
         return true;
@@ -158,7 +158,7 @@ void Decoder::clear(int32_t sequence) {
     if (sequences_.size() > 1 && api_->llama_memory_seq_rm(memory_, sequence, -1, -1)) {
         return;
     }
-    // The cells, not their data: zeroing the buffers of a long context would take as long as a prompt.
+    // Only the cells are cleared, not their data: zeroing the buffers of a long context would take as long as a prompt.
     api_->llama_memory_clear(memory_, false);
 }
 
@@ -191,8 +191,8 @@ void Decoder::refuse_bad_batch(const BatchPart * parts, std::size_t num_parts) c
                 const auto place = parts[i].position + static_cast<std::size_t>(token - parts[i].tokens);
                 throw std::invalid_argument(
                     "place " + std::to_string(place) +
-                    " of the text is no token: somebody else decoded an image there, "
-                    "or what is not known, and the memory of the " +
+                    " of the text is no token: an image, or something unknown, was decoded there by other code, "
+                    "and the memory of the " +
                     name_ +
                     " has lost it. It cannot be decoded again: give the image again, by create_chat_completion");
             }
@@ -216,8 +216,8 @@ void Decoder::lay_out(const BatchPart * parts, std::size_t num_parts) {
     sequence_pointers_.clear();
     places_.clear();
     sequence_ids_.resize(num_parts);
-    // Of a head with an encoder llama.cpp computes the logits of all tokens, and takes the first rows for those that
-    // are wanted.
+    // For a head with an encoder, llama.cpp computes the logits of all tokens, and then takes the first rows for the
+    // wanted ones. So all are asked for.
     const bool wants_all =
         (hidden_.encodes || hidden_.block) &&
         std::any_of(parts, parts + num_parts, [](const BatchPart & part) { return part.first_output < part.count; });
@@ -239,7 +239,7 @@ void Decoder::lay_out(const BatchPart * parts, std::size_t num_parts) {
     }
 }
 
-// A token sees the memory's cells of its first seq_id, and its own cell is one of all its seq_ids.
+// A token sees the memory's cells that belong to its first seq_id. Its own cell belongs to all its seq_ids.
 void Decoder::lay_out_beside(const BatchPart & part) {
     branch_ids_.resize(1 + num_branches(part));
     std::iota(branch_ids_.begin(), branch_ids_.end(), part.sequence);
@@ -255,10 +255,10 @@ void Decoder::lay_out_beside(const BatchPart & part) {
     }
 }
 
-// Of a head with a noise block: the target's states, in a batch of their own. Nothing is computed of them but keys and
-// values.
+// For a head with a noise block: puts the target's states into the memory, in a batch of their own. Only keys and
+// values are computed from them.
 int32_t Decoder::inject(const BatchPart * parts, std::size_t num_parts) {
-    constexpr std::size_t axes = 4;  // a position has as many where it turns by axes: time, twice space, nothing
+    constexpr std::size_t axes = 4;  // numbers of a position for some rotary embeddings: time, twice space, nothing
     features_.clear();
     positions_.clear();
     sequence_pointers_.clear();
@@ -291,7 +291,7 @@ int32_t Decoder::inject(const BatchPart * parts, std::size_t num_parts) {
     return code;
 }
 
-// Of a head: what it reads beside the tokens, encoded where it is the target's.
+// For a head: collects what it reads beside the tokens. The target's states go through the encoder, if there is one.
 int32_t Decoder::lay_out_inputs(const BatchPart * parts, std::size_t num_parts) {
     inputs_.clear();
     for (std::size_t k = 0; k < num_parts; ++k) {
@@ -307,8 +307,8 @@ int32_t Decoder::lay_out_inputs(const BatchPart * parts, std::size_t num_parts) 
     return 0;
 }
 
-// Appends to the inputs what the encoder makes of each row, whatever the others are. llama.cpp makes room for a row of
-// logits of each, and ends the process where there are more rows than n_ubatch.
+// Appends the encoder's output for each row to the inputs. llama.cpp reserves a row of logits for each row, and ends
+// the process where there are more rows than n_ubatch. So the rows are encoded in parts.
 int32_t Decoder::encode(const float * features, std::size_t count) {
     const std::size_t most = std::min<std::size_t>(most_encoded, api_->llama_n_ubatch(context_));
     std::array<int8_t, most_encoded> all{};
@@ -333,7 +333,7 @@ int32_t Decoder::encode(const float * features, std::size_t count) {
     return 0;
 }
 
-// Of a batch llama.cpp may have computed a tensor for the tokens alone whose logits are wanted.
+// The row of a token in a tensor, which llama.cpp may have computed only for the tokens whose logits are wanted.
 std::size_t Decoder::row_of(std::size_t token, std::size_t num_rows) const {
     if (num_rows == tokens_.size() && token < num_rows) {
         return token;
@@ -357,8 +357,8 @@ void Decoder::copy_states(std::size_t first, std::size_t count, std::vector<floa
     }
 }
 
-// Where they are wanted some models compute no logits, others all of them, and pooling may end the process. Who made
-// the context embeds between two texts.
+// While embeddings are on, some models compute no logits, others compute all of them, and pooling may end the process.
+// So they are off during a decode; the owner of the context uses them between two texts.
 int32_t Decoder::decode_without_embeddings(const llama_batch & batch) {
     if (!embeds_) {
         return api_->llama_decode(context_, batch);
@@ -369,8 +369,8 @@ int32_t Decoder::decode_without_embeddings(const llama_batch & batch) {
     return code;
 }
 
-// The branches have the cells of the text: nothing is copied but who sees them. That takes 0.1 to 0.2 ms for a branch
-// of 1,000 tokens, and in return whoever else looks at the memory finds the text alone.
+// The branches share the cells of the text: no data is copied. This takes 0.1 to 0.2 ms for each branch of 1,000
+// tokens. Between two batches the memory holds the text alone.
 int32_t Decoder::decode_in_branches(const llama_batch & batch, const BatchPart & part) {
     const auto end = branch_ids_.end();
     std::for_each(branch_ids_.begin() + 1, end,
@@ -381,8 +381,8 @@ int32_t Decoder::decode_in_branches(const llama_batch & batch, const BatchPart &
     return code;
 }
 
-// Each layer has keys and values of its own, in the same cells: for the next layer the cells are emptied and taken
-// again. It is one call, so that nobody else takes them in between.
+// Each layer has keys and values of its own, in the same cells. Before the next layer, the cells are emptied and filled
+// again. This is one call, so that no other text takes the cells in between.
 int32_t Decoder::decode_in_layers(const llama_batch & batch, const BatchPart * parts, std::size_t num_parts) {
     const bool all = parts[0].layer == all_layers;
     const int32_t first = all ? 0 : parts[0].layer;
@@ -435,7 +435,7 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
         wanted = {listed->groups().data(), static_cast<int64_t>(listed->groups().size()),
                   static_cast<int64_t>(n_vocab_)};
     } else if (listed && hidden_.encodes) {
-        wanted = {&first_panel, 1, 0};  // no logit is wanted, and llama.cpp would compute all
+        wanted = {&first_panel, 1, 0};  // no logit is wanted, but llama.cpp would compute all
     }
     std::optional<Taps::Reading> reading;
     if (std::any_of(parts, parts + num_parts, [](const BatchPart & part) { return part.keeps_states; })) {
@@ -447,7 +447,7 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
     saw_ours_ = saw_ours_ || operations_seen.ours;
     saw_foreign_ = saw_foreign_ || operations_seen.foreign;
     if (code == 0) {
-        api_->llama_synchronize(context_);  // a GPU backend returns before it is done
+        api_->llama_synchronize(context_);  // a GPU backend returns before it has finished
         num_decoded_ += num_tokens(parts, num_parts);
         num_batches_ += 1;
         if (wanted.count > 0) {

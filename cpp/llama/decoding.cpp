@@ -1,4 +1,4 @@
-// Who decodes for a text.
+// What decodes for a text.
 #include "llama/decoding.hpp"
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 
 namespace specllama {
 
-// A decoder may have several of the sequences.
+// Several sequences may have the same decoder, which is marked once.
 std::shared_ptr<void> Alone::visit(const std::vector<Sequence *> & sequences, const bool & /*under_way*/,
                                    const std::function<void()> * poll) {
     std::vector<Decoder *> decoders;

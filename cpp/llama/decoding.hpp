@@ -1,4 +1,4 @@
-// Who decodes for a text: the text alone, or somebody who decodes for many texts in one batch.
+// What decodes for a text: the text's own call, or a scheduler that decodes for many texts in one batch.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +21,12 @@ public:
     Decoding(const Decoding &) = delete;
     Decoding & operator=(const Decoding &) = delete;
 
-    // The calling thread works for the text until what is returned is gone: the length of one call. Whoever else wants
-    // to use the same memory alone gets BusyError.
+    // Marks the calling thread as working for the text until the returned object is destroyed, at the end of the call.
+    // Another caller that needs the same memory for itself gets BusyError.
     //
-    // sequences: those that the call may decode with.
+    // sequences: the ones that the call may decode with.
     // under_way: whether the generation goes on. It is read at the end, too.
-    // poll: called now and then during long work and long waits. What it throws ends these. May be null.
+    // poll: called now and then during long work and long waits, and ends them by throwing. May be null.
     virtual std::shared_ptr<void> visit(const std::vector<Sequence *> & sequences, const bool & under_way,
                                         const std::function<void()> * poll) = 0;
 
@@ -37,21 +37,23 @@ public:
     // How many tokens of a prompt to decode at once.
     virtual std::size_t chunk(const Decoder & decoder) = 0;
 
-    // Before a part of a prompt is decoded: takes over what another text holds of `history`. False: another text is
-    // about to decode it. Then the caller asks again, once it has looked at whether anybody still wants this text.
+    // To be called before a part of a prompt is decoded: takes over what another text holds of `history`. Returns false
+    // if another text is about to decode the part. The caller then checks whether its text is still wanted, and calls
+    // again.
     virtual bool share(Sequence & own, const std::vector<int32_t> & history) = 0;
 
-    // What follows takes long and does not decode: other texts need not wait for this one, whose rows of logits may go.
+    // Long work without a decode follows: other texts need not wait for this one, whose rows of logits may be
+    // overwritten.
     virtual void step_aside() {}
-    // The opposite, if it has stepped aside. Its memory may have to be decoded anew.
+    // Ends a step_aside(), if there was one. The memory may have to be decoded again.
     virtual void come_back() {}
-    // A round begins: the prompt is decoded.
+    // Notifies that the prompt is decoded and a round begins.
     virtual void begin_round() {}
-    // What a batch of all texts costs, for one that decides how much to draft.
+    // Tells a pace what a batch of all texts costs.
     virtual void share_costs(Pace & /*pace*/) {}
 };
 
-// Nobody else decodes in the same memory.
+// For a text that has its memory to itself.
 class Alone final : public Decoding {
 public:
     std::shared_ptr<void> visit(const std::vector<Sequence *> & sequences, const bool & under_way,
@@ -69,11 +71,11 @@ struct PromptPart {
     std::size_t count = 0;  // of these, how many to decode next
 };
 
-// What to decode next of a prompt. The memory must hold a prefix of history. Nothing is decoded, for now, of what
-// another text is about to decode.
+// What to decode next of a prompt. The memory must hold a prefix of history. `count` is 0 while another text is about
+// to decode that part.
 PromptPart next_prompt_part(Decoding & decoding, Sequence & sequence, const std::vector<int32_t> & history);
 
-// Decodes it, without logits. Returns how many tokens were decoded, and how many are left then.
+// Decodes the next part, without logits. Returns how many tokens were decoded, and how many are left now.
 PromptPart prefill_chunk(Decoding & decoding, Sequence & sequence, const std::vector<int32_t> & history,
                          bool keeps_states = false);
 

@@ -1,4 +1,4 @@
-// A thread with as much stack as is asked for.
+// A thread with a stack of a given size.
 #include "llama/deep_stack.hpp"
 
 #include <csignal>
@@ -41,7 +41,7 @@ void * run_job(void * data) {
     return nullptr;
 }
 
-// Pages for a stack, the lowest of which may not be touched: an overflow ends the process, and writes nowhere.
+// Pages for a stack. The lowest one is protected: an overflow ends the process instead of writing elsewhere.
 class Pages {
 public:
     explicit Pages(std::size_t bytes) : guard_(static_cast<std::size_t>(sysconf(_SC_PAGESIZE))) {
@@ -67,7 +67,7 @@ public:
     char * begin() const { return at_ + guard_; }
     std::size_t size() const { return size_ - guard_; }
 
-    // Stacks grow downwards, and the pages were zero. What is used ends where 64 KiB are zero.
+    // Stacks grow downwards, and the pages were zero at first. The used part ends where 64 KiB are still zero.
     std::size_t used() const {
         constexpr std::size_t gap = std::size_t{64} << 10;
         const char * end = begin() + size();
@@ -86,7 +86,7 @@ private:
     char * at_ = nullptr;
 };
 
-// A new thread takes over which signals are blocked: signals are for Python's threads.
+// Blocks all signals while it lives: a thread created meanwhile inherits this, and leaves signals to Python's threads.
 class BlockedSignals {
 public:
     BlockedSignals() {

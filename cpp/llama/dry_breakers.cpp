@@ -1,4 +1,4 @@
-// Texts as sequence breakers, in the tokens of a vocabulary.
+// Translates DRY sequence breakers from texts to tokens.
 #include "llama/dry_breakers.hpp"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ void require_usable(const std::vector<std::string> & texts) {
     }
 }
 
-// What is left of a text after its first bytes, in tokens. Each is tokenized once.
+// The tokens of the rest of a text after its first bytes. Each rest is tokenized once.
 class RestTokens {
 public:
     RestTokens(const LlamaApi & api, const llama_vocab * vocab) : api_(api), vocab_(vocab) {}
@@ -81,7 +81,7 @@ SequenceBreakers breakers_of_texts(const LlamaApi & api, const llama_vocab * voc
         if (match.contained == 0 && match.end == 0) {
             continue;
         }
-        auto & of_match = known[match];  // shared by all tokens that match alike: there may be many thousands
+        auto & of_match = known[match];  // shared by all tokens with an equal match: there may be many thousands
         if (!of_match) {
             of_match = std::make_shared<const SequenceBreakers::Rests>(rests_behind(matcher, match, texts, rests));
         }

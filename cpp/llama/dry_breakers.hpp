@@ -1,4 +1,4 @@
-// Texts as sequence breakers, in the tokens of a vocabulary.
+// Translates DRY sequence breakers from texts to tokens.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 
 namespace specllama {
 
-// Every token in which one of the texts occurs, or at whose end one begins, with the tokens of what is left of it: as
-// llama.cpp's llama_sampler_init_dry does it. Reads each token's text once, however many texts there are. Throws
-// std::invalid_argument for more than 64 texts, and for one that is empty or longer than 40 bytes.
+// The tokens that contain one of the texts, or end with the beginning of one, each with the tokens of the rest of that
+// text. This is what llama.cpp's llama_sampler_init_dry does. It reads each token's text once, for any number of texts.
+// Throws std::invalid_argument for more than 64 texts, or for a text that is empty or longer than 40 bytes.
 SequenceBreakers breakers_of_texts(const LlamaApi & api, const llama_vocab * vocab, const TokenTexts & words,
                                    const std::vector<std::string> & texts);
 

@@ -21,7 +21,7 @@ struct ContextFullError : DecodeError {
     using DecodeError::DecodeError;
 };
 
-// The same, of the cache that several texts share. A scheduler makes some.
+// No room is left in a cache that several texts share. A scheduler makes room.
 struct NoRoomError : ContextFullError {
     using ContextFullError::ContextFullError;
 };

@@ -1,13 +1,14 @@
-// A GBNF grammar, by llama.cpp's own engine.
+// A GBNF grammar, checked by llama.cpp's own engine.
 //
-// llama.cpp aborts the process when a grammar accepts an end of text that it does not allow, and throws when it accepts
-// another such token, which leaves a state behind on which the next call aborts. So a token is accepted only after it
-// has been tested, and a state that threw is made again. Copying one takes up to a hundred times longer than accepting
-// a token (it looks for each element of each stack in all rules), so that copies are few.
+// llama.cpp aborts the process when a grammar accepts an end of text that it does not allow. It throws when it accepts
+// another forbidden token; the state that this leaves aborts in the next call. So a token is tested before it is
+// accepted, and a state that threw is made again. Copying a state takes up to a hundred times longer than accepting a
+// token (llama.cpp looks up each element of each stack in all rules), so copies are few.
 //
-// A question about a whole vocabulary may take minutes, and llama.cpp looks at nothing else meanwhile. So it is asked
-// about some tokens at a time. What cannot be divided is one token (how many ways lead through it is bounded before,
-// see specllama/grammars/runs.py), and one copy: of a grammar of ten thousand words it takes seconds, and is the last.
+// A question about a whole vocabulary may take minutes, and llama.cpp cannot be interrupted meanwhile. So it is asked
+// about some tokens at a time. Two things cannot be divided. One is a single token; the number of ways through it is
+// bounded before (see specllama/grammars/runs.py). The other is a copy: for a grammar of ten thousand words it takes
+// seconds, and no further copy is made then.
 #include "llama/grammar.hpp"
 
 #include <algorithm>
@@ -22,12 +23,12 @@ namespace specllama {
 namespace {
 
 constexpr std::size_t spacing = 16;        // tokens from one copy to the next
-constexpr std::size_t most_copies = 3;     // where none is left all of the way is gone once more
-constexpr double slow_copy = 0.25;         // seconds
-constexpr std::size_t part = 512;          // tokens that are tested at once
-constexpr double most_seconds = 10.0;      // at one place of a text
-constexpr double interval = 0.05;          // seconds of work between two looks at who may want it to end
-constexpr std::size_t most_forced = 8192;  // tokens that one question may take
+constexpr std::size_t most_copies = 3;     // if none of them is early enough, all steps are done again
+constexpr double slow_copy = 0.25;         // seconds: no further copies are made after one this slow
+constexpr std::size_t part = 512;          // tokens that are tested at a time
+constexpr double most_seconds = 10.0;      // of work at one place of a text
+constexpr double interval = 0.05;          // seconds of work between two calls of heed
+constexpr std::size_t most_forced = 8192;  // tokens that one question of forced() may test
 constexpr std::size_t shown = 200;         // characters of a grammar in a message
 
 }  // namespace
@@ -82,7 +83,7 @@ void Grammar::go_behind(const int32_t * recent, std::size_t n_recent) {
     }
 }
 
-// To where the first `count` steps led.
+// Goes back to the state after the first `count` steps.
 void Grammar::go_back(std::size_t count) {
     while (!copies_.empty() && (copies_take_long_ || copies_.back().num_steps > count)) {
         copies_.pop_back();
@@ -103,7 +104,7 @@ void Grammar::go_back(std::size_t count) {
     worked_ = 0.0;
 }
 
-// One token further: nowhere if the token is not allowed, or ends the text.
+// Goes one token further. The state does not change if the token is not allowed, or ends the text.
 void Grammar::go_on(int32_t token) {
     bool followed = goes_on_with(token);
     worked_ = 0.0;
@@ -112,7 +113,7 @@ void Grammar::go_on(int32_t token) {
         try {
             api_->llama_sampler_accept(state_.get(), token);
         } catch (const std::exception &) {
-            followed = false;  // where rules name tokens, its test lets some pass that it then cannot follow
+            followed = false;  // where rules name tokens, llama.cpp's test allows some that it cannot accept
             go_back(steps_.size());
         }
     }
@@ -146,8 +147,8 @@ std::optional<Constraint::Forced> Grammar::forced(const int32_t * recent, std::s
     if (allowed.size() == 1) {
         return Forced{allowed.front(), true};
     }
-    // Several tokens leave no choice of text if each begins the longest one. Where two are equal the later one is the
-    // usual one: tokens for single bytes come first.
+    // Several allowed tokens leave no choice of text if each is the beginning of the longest one. Of two equal tokens
+    // the later one is the usual one, because tokens for single bytes come first.
     Forced longest{-1, false};
     std::string text;
     for (const int32_t token : allowed) {
@@ -164,7 +165,7 @@ std::optional<Constraint::Forced> Grammar::forced(const int32_t * recent, std::s
     return longest.token < 0 ? std::nullopt : std::optional(longest);
 }
 
-// The first byte of whatever may come next, if there is but one.
+// The first byte of the text that may come next, if there is only one.
 std::optional<std::size_t> Grammar::only_byte() {
     std::vector<Candidate> probes;
     std::vector<std::size_t> bytes;

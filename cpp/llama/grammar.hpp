@@ -1,5 +1,4 @@
-// A GBNF grammar, by llama.cpp's own engine: the same texts are allowed as in plain llama_cpp, if it does not take too
-// long.
+// A GBNF grammar, checked by llama.cpp's own engine: it allows the same texts as plain llama_cpp, within a time limit.
 #pragma once
 
 #include <memory>
@@ -14,14 +13,14 @@ namespace specllama {
 
 class Grammar final : public Constraint {
 public:
-    // vocab: must be there for as long as the grammar is asked. first_bytes: of it. Throws std::invalid_argument if
-    // llama.cpp cannot parse the text. As there, an empty text allows everything.
+    // vocab: must outlive the grammar. first_bytes: made from vocab. Throws std::invalid_argument if llama.cpp cannot
+    // parse the grammar. An empty grammar allows everything, as in llama.cpp.
     Grammar(std::shared_ptr<const LlamaApi> api, const llama_vocab * vocab,
             std::shared_ptr<const FirstBytes> first_bytes, const std::string & gbnf, const std::string & root);
 
-    // Throws std::invalid_argument if one place of the text takes too long, as forced() does. The next call may come.
+    // Throws std::invalid_argument if one place of the text takes too long; so does forced(). Later calls may succeed.
     void forbid(const int32_t * recent, std::size_t n_recent, Candidate * candidates, std::size_t count) override;
-    // Gives up where too many tokens begin the text.
+    // Returns nothing if too many tokens begin with the only possible byte.
     std::optional<Forced> forced(const int32_t * recent, std::size_t n_recent) override;
     void ask(const Heed * heed) override { heed_ = heed; }
 
@@ -29,10 +28,10 @@ private:
     using State = std::shared_ptr<llama_sampler>;
     struct Step {
         int32_t token;
-        bool followed;  // else it was passed over
+        bool followed;  // false: the grammar does not allow the token, or it ends the text
     };
     struct Copy {
-        std::size_t num_steps;  // after which the state is
+        std::size_t num_steps;  // the state is the one after this many steps
         State state;
     };
 
@@ -55,12 +54,12 @@ private:
     std::string gbnf_;
     std::string root_;
     std::vector<Step> steps_;
-    State state_;               // after all steps
-    std::vector<Copy> copies_;  // after some of the last steps
+    State state_;               // the state after all steps
+    std::vector<Copy> copies_;  // copies of earlier states, in order
     bool copies_take_long_ = false;
     const Heed * heed_ = nullptr;
-    double worked_ = 0.0;    // seconds at the last place
-    double unheeded_ = 0.0;  // seconds since somebody was asked
+    double worked_ = 0.0;    // seconds of work at the current place of the text
+    double unheeded_ = 0.0;  // seconds of work since the last call of heed_
     std::vector<llama_token_data> data_;
 };
 

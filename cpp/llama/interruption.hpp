@@ -1,4 +1,4 @@
-// Who may end a decode that is running, and how often they are asked.
+// What may end a running decode, and how often it is asked.
 #pragma once
 
 #include <exception>
@@ -12,21 +12,22 @@ namespace specllama {
 
 class Interruption {
 public:
-    // Whether the process ends, so that no decode of this thread's is waited for. Set before the first decode; null: it
-    // does not.
+    // Whether the process is about to end, so that a decode in this thread is to be given up. Set before the first
+    // decode. Null: never.
     static inline bool (*nobody_waits)() = nullptr;
 
-    // Asked from now on; null: nobody. What it throws ends the decode, and is thrown again by raise().
+    // Sets the function that is called during a decode; null: none. If it throws, the decode ends, and raise() rethrows
+    // it.
     void ask(const std::function<void()> * poll) {
         poll_ = poll != nullptr && *poll ? poll : nullptr;
         asked_ = now_seconds();
     }
 
-    // For llama_set_abort_callback, which calls it between the operations of a graph, in the thread that decodes.
-    // Whether the decode is to end.
+    // For llama_set_abort_callback: llama.cpp calls it between the operations of a graph, in the thread that decodes.
+    // Returns whether the decode is to end.
     static bool is_wanted(void * self) { return static_cast<Interruption *>(self)->look(); }
 
-    // Throws what ended the decode, if it was that.
+    // Rethrows what ended the decode, if `poll` threw.
     void raise() {
         if (thrown_) {
             std::rethrow_exception(std::exchange(thrown_, nullptr));
@@ -34,7 +35,7 @@ public:
     }
 
 private:
-    // Asking takes Python's lock, for which it may have to wait some milliseconds.
+    // A call takes Python's lock, for which it may have to wait some milliseconds.
     static constexpr double interval_ = 0.05;  // seconds
 
     bool look() {
@@ -44,7 +45,7 @@ private:
         if (poll_ == nullptr || now_seconds() - asked_ < interval_) {
             return false;
         }
-        const PanelsOfThread all(nullptr);  // the function that is asked may decode something else
+        const PanelsOfThread all(nullptr);  // the called function may decode something else
         try {
             (*poll_)();
         } catch (...) {

@@ -1,4 +1,4 @@
-// Fills the function table from addresses, and describes it for the check at import.
+// Fills the table of functions from addresses, and describes functions and structs for the check at import.
 #include "llama/llama_api.hpp"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace specllama {
 
 namespace {
 
-// Any struct that is returned by value. It cannot be copied: so it is made where the caller says.
+// Stands for any struct returned by value. It cannot be copied, so the function writes it where the caller says.
 struct Returned {
     std::uint8_t bytes[4096];
 
@@ -20,7 +20,7 @@ struct Returned {
 
 std::vector<std::uint8_t> bytes_returned(Returned (*function)(), std::uint8_t filling) {
     std::vector<std::uint8_t> room(sizeof(Returned), filling);
-    std::uint8_t * volatile place = room.data();  // the compiler must not know whose bytes are written: it leaves them
+    std::uint8_t * volatile place = room.data();  // the compiler must assume that room's bytes are written
     ::new (static_cast<void *>(place)) Returned(function());
     return room;
 }
@@ -91,7 +91,7 @@ std::vector<std::uint8_t> bytes_returned(std::uintptr_t function) {
     const auto call = reinterpret_cast<Returned (*)()>(function);
     std::vector<std::uint8_t> found = bytes_returned(call, 0);
     const std::vector<std::uint8_t> other = bytes_returned(call, 255);
-    // What was not written differs.
+    // Bytes that the function did not write differ.
     const auto last = std::mismatch(found.rbegin(), found.rend(), other.rbegin(),
                                     [](std::uint8_t one, std::uint8_t two) { return one != two; });
     found.erase(last.first.base(), found.end());

@@ -1,8 +1,8 @@
 // The whole ABI between this extension and libllama: opaque types, three structs, one X-macro of functions.
 //
-// The extension never links to libllama. Python resolves these names in the library that llama_cpp has
-// already loaded and hands the addresses over, so that one wheel serves every build of it.
-// tests/test_abi_headers.py compiles this file against real llama.h headers.
+// The extension never links to libllama. Python looks up these names in the library that llama_cpp has loaded, and
+// passes the addresses: one wheel serves every build of llama.cpp. tests/test_abi_headers.py compiles this file against
+// real llama.h headers.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ struct llama_vocab;
 struct llama_memory_i;
 struct llama_sampler;
 
-// return type, name, argument types. Only functions whose types have been stable since llama-cpp-python 0.3.16,
-// and none that takes a *_params struct by value.
+// X(return type, name, argument types). Only functions whose types have been stable since llama-cpp-python 0.3.16, and
+// none that takes a *_params struct by value.
 #define SPECLLAMA_LLAMA_FUNCTIONS(X)                                                                           \
     X(const llama_model *, llama_get_model, (const llama_context *))                                           \
     X(const llama_vocab *, llama_model_get_vocab, (const llama_model *))                                       \
@@ -54,7 +54,7 @@ struct llama_sampler;
     X(llama_sampler *, llama_sampler_clone, (const llama_sampler *))                                           \
     X(void, llama_sampler_free, (llama_sampler *))
 
-// The same for functions that some of those releases lack: null there.
+// Functions that some of these releases lack: null there.
 #define SPECLLAMA_OPTIONAL_FUNCTIONS(X)                                                                        \
     X(bool, llama_model_is_hybrid, (const llama_model *))                                                      \
     X(uint32_t, llama_n_rs_seq, (const llama_context *))                                                       \
@@ -67,7 +67,7 @@ namespace specllama {
 struct llama_batch {
     int32_t n_tokens;
     int32_t * token;     // [n_tokens]
-    float * embd;        // what a head reads besides, or instead; else null
+    float * embd;        // what a head reads beside tokens, or instead of them; else null
     int32_t * pos;       // [n_tokens]
     int32_t * n_seq_id;  // [n_tokens]
     int32_t ** seq_id;   // [n_tokens][n_seq_id]
@@ -100,7 +100,7 @@ struct StructField {
 
 struct StructLayout {
     std::string name;
-    std::vector<StructField> fields;  // the last one, which has no name, is the struct itself
+    std::vector<StructField> fields;  // the last one has no name and is the whole struct
 };
 
 struct LlamaApi {
@@ -111,17 +111,17 @@ struct LlamaApi {
 
     LlamaApi() = default;
 
-    // Addresses by name; throws AbiError if one that is required is missing or null.
+    // `addresses`: by name. Throws AbiError if a required one is missing or null.
     explicit LlamaApi(const std::unordered_map<std::string, std::uintptr_t> & addresses);
 
     static std::vector<FunctionAbout> required_functions();
     static std::vector<FunctionAbout> optional_functions();
-    // Of each struct above.
+    // The layouts of the structs above.
     static std::vector<StructLayout> struct_layouts();
 };
 
-// What a function without arguments writes of the struct that it returns by value, whatever size that has: more than 16
-// bytes, so that every ABI has a place in memory for it, and at most 4,096. As many bytes as it has written to.
+// The bytes that a function without arguments writes into the struct that it returns by value, as many as it writes.
+// The struct must have more than 16 bytes, so that every ABI returns it in memory, and at most 4,096.
 std::vector<std::uint8_t> bytes_returned(std::uintptr_t function);
 
 }  // namespace specllama

@@ -14,9 +14,8 @@ namespace specllama {
 namespace {
 
 [[noreturn]] void fail(const Decoder & decoder, int code, std::size_t count, std::size_t committed) {
-    const std::string what = "llama_decode of " + std::to_string(count) + " tokens behind " +
-                             std::to_string(committed) + " returned " + std::to_string(code) + " on the " +
-                             decoder.name();
+    const std::string what = "llama_decode of " + std::to_string(count) + " tokens after " + std::to_string(committed) +
+                             " returned " + std::to_string(code) + " on the " + decoder.name();
     if (code == 1) {
         throw NoRoomError(what + ": no room in the KV cache; create the Llama with a larger n_ctx");
     }
@@ -26,7 +25,7 @@ namespace {
     throw DecodeError(what + ": the backend failed (out of memory?); nothing was lost, the call can be repeated");
 }
 
-constexpr std::size_t least_shared = 16;  // tokens: fewer are decoded sooner than waited for
+constexpr std::size_t least_shared = 16;  // tokens: fewer are decoded faster than waited for
 
 }  // namespace
 
@@ -67,7 +66,7 @@ void Sequence::shrink(std::size_t count) {
     num_forgettable_ = 0;
 }
 
-// Those that are new get the next numbers.
+// Gives numbers to the new cells.
 void Sequence::number_cells() {
     while (cells_.size() < tokens_.size()) {
         cells_.push_back(decoder_->next_cell());
@@ -76,8 +75,8 @@ void Sequence::number_cells() {
 
 bool Sequence::remove_behind(std::size_t count) {
     if (decoder_->is_recurrent()) {
-        // It is not enough that llama_memory_seq_rm says yes: it would take snapshots of an earlier batch for those of
-        // the last one.
+        // llama_memory_seq_rm may succeed with snapshots of an earlier batch, as if they were those of the last one. So
+        // its answer is not enough.
         const std::size_t end = decoder_->memory_end(id_);
         if (end < count || end - count > num_forgettable_) {
             return false;
@@ -86,7 +85,7 @@ bool Sequence::remove_behind(std::size_t count) {
     return decoder_->remove_behind(id_, count);
 }
 
-// The last copy at or before `count` tokens, or an empty cache.
+// Goes back to the last copy at or before `count` tokens, or empties the cache.
 void Sequence::restore(std::size_t count) {
     const std::lock_guard lock(decoder_->memory_mutex());
     const Stopwatch stopwatch(decode_seconds_);
@@ -171,7 +170,7 @@ void Sequence::borrow(const std::vector<int32_t> & history) {
     }
 }
 
-// Asking and planning are one step: of two that ask at the same time one decodes.
+// Checking and planning hold one lock: of two sequences that ask at the same time, one decodes.
 bool Sequence::plan(const std::vector<int32_t> & history) {
     const std::lock_guard lock(decoder_->memory_mutex());
     const auto & all = decoder_->sequences();
@@ -192,13 +191,13 @@ void Sequence::drop_plan() {
     plan_turn_ = 0;
 }
 
-// Whether another sequence is ahead in what both are about to decode: it holds more of it, or planned it before.
+// Whether `other` is ahead in a part that both are about to decode: it holds more of it, or planned it earlier.
 bool Sequence::is_behind(const Sequence & other, const std::vector<int32_t> & history) const {
     if (&other == this || other.plan_turn_ == 0) {
         return false;
     }
     const std::size_t held = other.tokens_.size();
-    // The last token of a prompt is not decoded with it.
+    // The last token of a prompt is not part of a plan: the first round decodes it.
     const std::size_t most = std::min(history.size(), other.plan_.size()) - 1;
     const std::size_t common = std::min(num_common(history, other.plan_), most);
     const bool is_first = plan_turn_ == 0 || other.plan_turn_ < plan_turn_;
@@ -231,11 +230,11 @@ void Sequence::added(const Addition & addition, std::size_t first_row, double se
     decode_seconds_ += seconds;
 }
 
-// The cache may hold part of a batch that failed.
+// Restores the cache after a failed batch, of which it may hold a part.
 void Sequence::recover(int code) {
     more_after_ = true;
     if (decoder_->is_recurrent() && code != 1) {
-        restore(tokens_.size());  // whatever position it claims to be at, its state may have been overwritten
+        restore(tokens_.size());  // its state may have been overwritten, whatever position it reports
     } else {
         keep(tokens_.size());
     }

@@ -1,4 +1,4 @@
-// One sequence of a decoder: the tokens that the memory holds of it, and how it goes back to fewer.
+// One sequence of a decoder: which tokens the memory holds, and how to go back to fewer.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace specllama {
 
-// How many tokens two texts have in common at their beginnings.
+// Length of the common beginning of two texts.
 inline std::size_t num_common(const std::vector<int32_t> & one, const std::vector<int32_t> & other) {
     const auto end = std::mismatch(one.begin(), one.end(), other.begin(), other.end()).first;
     return static_cast<std::size_t>(end - one.begin());
@@ -22,7 +22,7 @@ inline std::size_t num_common(const std::vector<int32_t> & one, const std::vecto
 class Sequence {
 public:
     // `id`: its seq_id, below the n_seq_max of the llama_context. Throws std::invalid_argument if another Sequence has
-    // it.
+    // this id.
     Sequence(std::shared_ptr<Decoder> decoder, int32_t id);
     ~Sequence() { decoder_->remove_sequence(id_); }
     Sequence(const Sequence &) = delete;
@@ -35,35 +35,35 @@ public:
 
     // The tokens whose keys and values the cache holds, from position 0.
     const std::vector<int32_t> & tokens() const { return tokens_; }
-    // The same for a thread that has no part in it: a scheduler may take them from a text that has ended.
+    // The size of tokens(), for any thread: a scheduler may remove the tokens of a text that has ended.
     std::size_t num_tokens() const { return num_tokens_.load(std::memory_order_relaxed); }
     std::vector<int32_t> copy_tokens() const;
 
-    // Which cells of the decoder's memory hold them, by numbers of our own: what two sequences share has the same ones.
+    // The memory's cells that hold the tokens, by numbers of our own. A cell that two sequences share has one number.
     const std::vector<std::uint64_t> & cells() const { return cells_; }
 
-    // Says what the cache holds after somebody else used the context. It may hold more after them.
+    // Sets which tokens the cache holds after another user of the context. The cache may hold more after them.
     void assume(std::vector<int32_t> tokens);
 
-    // How many tokens at its end a recurrent memory can forget now without a copy. One rollback uses them up.
+    // How many tokens at the end a recurrent memory can forget now without a copy. Only one rollback can use this.
     std::size_t num_forgettable() const { return num_forgettable_; }
 
-    // Rolls back to the longest common prefix with `history`, but for its last token (whose logits are needed next).
-    // Returns how many tokens are kept: fewer than that, even 0, where the memory cannot be cut there.
+    // Rolls back to the longest common prefix with `history` without its last token, whose logits are needed next.
+    // Returns how many tokens are kept: fewer than the prefix, even 0, where the memory cannot be cut there.
     std::size_t keep_common(const std::vector<int32_t> & history);
 
-    // Rolls back to at most `count` tokens: to fewer where the memory cannot be cut there.
+    // Rolls back to `count` tokens, or to fewer where the memory cannot be cut there.
     void keep(std::size_t count);
 
-    // A rollback to here may follow: copies the state of a memory that cannot be cut. At most `most` copies are kept,
-    // the newest ones, and one of the prompt besides.
+    // Copies the state of a memory that cannot be cut, so that a later rollback can return here. Only the newest `most`
+    // copies are kept, and one copy of the prompt.
     void save(std::size_t most) { save_to(checkpoints_, most); }
     void save_prompt() { save_to(prompt_, 1); }
 
-    // Makes what another sequence of the decoder holds of `history`, beyond what this one does, this one's, too.
+    // Shares what another sequence of the decoder holds of `history` beyond what this one holds.
     void borrow(const std::vector<int32_t> & history);
-    // This one is about to decode `history`, until the plan is dropped. False: not yet, since another sequence is about
-    // to decode what this one needs next of it, and is ahead.
+    // Announces that this sequence is about to decode `history`, until drop_plan(). Returns false if it should wait:
+    // another sequence is ahead and about to decode the part that this one needs next.
     bool plan(const std::vector<int32_t> & history);
     void drop_plan();
 
@@ -73,32 +73,31 @@ public:
         const int32_t * tokens = nullptr;  // [count]
         std::size_t count = 0;
         std::size_t first_output = 0;
-        const TokenList * listed = nullptr;               // logits are wanted of these alone; null: of all
-        const float * features = nullptr;                 // of a head: see BatchPart
-        const float * states = nullptr;                   // the same
-        bool keeps_states = false;                        // copy_states() is called
+        const TokenList * listed = nullptr;               // logits are wanted of these tokens only; null: of all
+        const float * features = nullptr;                 // for a head: see BatchPart
+        const float * states = nullptr;                   // for a head: see BatchPart
+        bool keeps_states = false;                        // copy_states() will be called
         std::size_t num_injected = 0;                     // see BatchPart
-        const std::vector<BesideRow> * beside = nullptr;  // the same
-        int32_t layer = 0;                                // the same
+        const std::vector<BesideRow> * beside = nullptr;  // see BatchPart
+        int32_t layer = 0;                                // see BatchPart
     };
 
-    // Decodes what is added to several sequences of one decoder in one batch of at most n_batch tokens; each sequence
-    // once. On failure every cache is put back to where it was, or emptied if that cannot be done. Throws
-    // std::invalid_argument (token out of range), ContextFullError, DecodeError, and what ended a decode
-    // (Decoder::Use).
+    // Decodes additions to several sequences of one decoder in one batch of at most n_batch tokens; each sequence may
+    // occur once. On failure every cache is restored to where it was, or emptied if that cannot be done. Throws
+    // std::invalid_argument (token out of range), ContextFullError, DecodeError, and what a Use's `poll` threw.
     static void decode_together(const Addition * additions, std::size_t count);
 
-    // Throws what decode_together() would for these tokens, whatever is decoded beside them.
+    // Throws what decode_together() would throw for this addition, whatever else is in the batch.
     void refuse_bad(const Addition & addition) const;
 
-    // Tokens decoded, and seconds spent in llama_decode and in copying states, since the beginning. Of a batch of
-    // several sequences each has an equal part of the time.
+    // Number of tokens decoded since this object was made. The seconds spent in llama_decode and in copying states are
+    // decode_seconds(): a batch of several sequences is split equally among them.
     std::size_t num_decoded() const { return num_decoded_; }
-    // Tokens that were borrowed.
+    // Number of tokens that were borrowed.
     std::size_t num_borrowed() const { return num_borrowed_; }
     double decode_seconds() const { return decode_seconds_; }
 
-    // What of this would be taken for a round's, or a prompt's, if the sequence is decoded anew in between.
+    // The counters that would be taken for a round's or a prompt's work when a paused text is decoded again.
     struct Effort {
         std::size_t num_borrowed;
         double decode_seconds;
@@ -109,10 +108,10 @@ public:
         decode_seconds_ = effort.decode_seconds;
     }
 
-    // The logits [n_vocab] of token number i of what was added by the last decode, which must have been of this
-    // sequence, too. Rows beside have the numbers behind. Valid until the next one.
+    // The logits [n_vocab] of token number i of the last addition. The decoder's last batch must have held it. Rows
+    // beside the text have the numbers after the tokens. Valid until the next batch.
     float * logits(std::size_t i) { return decoder_->logits(first_row_ + i); }
-    // The same for hidden states: see Decoder::copy_states.
+    // The hidden states of tokens of the last addition: see Decoder::copy_states.
     void copy_states(std::size_t first, std::size_t count, std::vector<float> & out) const {
         decoder_->copy_states(first_row_ + first, count, out);
     }
@@ -133,14 +132,14 @@ private:
     std::shared_ptr<Decoder> decoder_;
     int32_t id_;
     std::size_t num_forgettable_ = 0;
-    std::vector<int32_t> tokens_;  // changed under the decoder's memory_mutex() alone
+    std::vector<int32_t> tokens_;  // changed only while the decoder's memory_mutex() is locked
     std::atomic<std::size_t> num_tokens_{0};
     std::vector<std::uint64_t> cells_;
     std::vector<int32_t> plan_;    // see plan()
-    std::uint64_t plan_turn_ = 0;  // which plan of the decoder's it is; 0: none
+    std::uint64_t plan_turn_ = 0;  // number of the plan in its decoder; 0: no plan
     bool more_after_ = false;      // the cache may hold cells after tokens_
-    std::size_t first_row_ = 0;    // of its part in the last batch
-    Checkpoints prompt_;           // these, too, are of prefixes of tokens_
+    std::size_t first_row_ = 0;    // the first row of its part in the last batch
+    Checkpoints prompt_;           // of prefixes of tokens_, as checkpoints_
     Checkpoints checkpoints_;
     std::size_t num_decoded_ = 0;
     std::size_t num_borrowed_ = 0;

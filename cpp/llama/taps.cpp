@@ -1,4 +1,4 @@
-// What llama.cpp computes on the way to the logits.
+// Reads tensors that llama.cpp computes before the logits.
 #include "llama/taps.hpp"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ Taps::Reading::Reading(Taps & taps) : taps_(taps) {
     taps_.reads_ = true;
 }
 
-// It is called from C: nothing may leave it but its answer. Yes means: this one, please; or: go on.
+// Called from C, so no exception may leave it. If `asks`, true means that the tensor is wanted; else, to go on.
 bool Taps::on_tensor(ggml_tensor * tensor, bool asks, void * self) {
     Taps & taps = *static_cast<Taps *>(self);
     if (!taps.reads_) {

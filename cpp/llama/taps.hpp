@@ -1,7 +1,7 @@
-// What llama.cpp computes on the way to the logits: the values of some tensors of its graph, by their names.
+// Reads tensors that llama.cpp computes before the logits, by their names in its graph.
 //
-// llama.cpp asks a callback of the context about each tensor (`cb_eval` of llama_context_params), whatever the model's
-// architecture is.
+// llama.cpp calls a callback of the context for each tensor (`cb_eval` of llama_context_params). This works for every
+// architecture.
 #pragma once
 
 #include <cstddef>
@@ -21,14 +21,14 @@ public:
         void (*get)(const ggml_tensor *, void *, std::size_t offset, std::size_t size);
     };
 
-    // `names`: of tensors of floats.
+    // `names`: names of tensors of floats.
     Taps(const Functions & functions, std::vector<std::string> names);
     Taps(const Taps &) = delete;
     Taps & operator=(const Taps &) = delete;
 
     std::size_t size() const { return names_.size(); }
 
-    // What is computed within the life of this object is kept, until another one is made.
+    // While a Reading lives, the values of the tensors are kept. They stay until the next Reading.
     class Reading {
     public:
         explicit Reading(Taps & taps);
@@ -40,7 +40,7 @@ public:
         Taps & taps_;
     };
 
-    // Of tensor number i, the rows of all parts of a batch one after the other.
+    // The values of tensor number i: the rows of all parts of the batch, one after the other.
     const std::vector<float> & values(std::size_t i) const { return values_[i]; }
 
     // The callback: `self` is a Taps.

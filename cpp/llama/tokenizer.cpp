@@ -1,4 +1,4 @@
-// The tokens of a text, whatever it is.
+// The tokens of any text.
 #include "llama/tokenizer.hpp"
 
 #include <algorithm>
@@ -15,16 +15,16 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t always_fits = 256;                    // characters: 80 KiB of stack
-constexpr std::size_t short_text = 4096;                    // bytes, which fit as one match on most threads
-constexpr std::size_t besides = std::size_t{1} << 20;       // bytes of stack for what is not a match
-constexpr std::size_t most_stack = std::size_t{512} << 20;  // bytes; as far as it is not used it is only addresses
+constexpr std::size_t always_fits = 256;                    // characters: their recursion takes 80 KiB of stack
+constexpr std::size_t short_text = 4096;                    // bytes: as one match they fit on the stack of most threads
+constexpr std::size_t besides = std::size_t{1} << 20;       // bytes of stack for all but the match
+constexpr std::size_t most_stack = std::size_t{512} << 20;  // bytes; what is not used takes address space only
 constexpr std::size_t probe_stack = std::size_t{16} << 20;  // bytes
 constexpr std::size_t probe_size = 1000;                    // characters
-constexpr std::size_t margin = 2;                           // the stack is so many times what was measured
-constexpr std::size_t least_depth = 16;                     // bytes for a character: less is no recursion
+constexpr std::size_t margin = 2;                           // the stack is this many times as large as measured
+constexpr std::size_t least_depth = 16;                     // bytes for each character: less is no recursion
 
-// What makes a match long, of every class that regular expressions of tokenizers know.
+// Texts that make a long match when repeated, one for each class of characters in tokenizers' regular expressions.
 const std::array<const char *, 18> probes = {"a",
                                              "A",
                                              "1",
@@ -58,7 +58,7 @@ std::string repeated(const char * unit) {
     return text;
 }
 
-// Goes through a text as llama.cpp does: a byte that is not UTF-8 is a character, too.
+// Iterates over the characters of a text as llama.cpp does: an invalid UTF-8 byte counts as a character.
 class Characters {
 public:
     explicit Characters(const std::string & text) : text_(text) {}
@@ -143,10 +143,9 @@ std::vector<int32_t> Tokenizer::tokens(const std::string & text, bool add_bos, b
     if (match > most) {
         throw std::invalid_argument("the text has " + std::to_string(match) +
                                     " characters at a stretch without a place where this model's tokenizer cuts it, "
-                                    "such as a space; llama.cpp goes one level deeper for each of them, and " +
-                                    std::to_string(most) +
-                                    " are the most that it can be given room for: shorten it, "
-                                    "or give it in parts");
+                                    "such as a space; llama.cpp calls itself once for each of them, and there is "
+                                    "stack for at most " +
+                                    std::to_string(most) + ": shorten it, or give it in parts");
     }
     std::vector<int32_t> found;
     try {
@@ -162,7 +161,7 @@ std::size_t Tokenizer::stack_for(const std::string & text) const {
     if (text.size() <= always_fits || !has_deep_stacks()) {
         return 0;
     }
-    if (text.size() <= short_text && longest_match(text, {}) <= always_fits) {  // words: nothing is measured for them
+    if (text.size() <= short_text && longest_match(text, {}) <= always_fits) {  // words: no need to measure
         return 0;
     }
     const TokenizerDepth found = depth();
@@ -232,7 +231,7 @@ std::size_t Tokenizer::used_by(const std::string & text) const {
         try {
             direct(text, false, false);
         } catch (const std::invalid_argument &) {  // NOLINT(bugprone-empty-catch)
-            // A vocabulary that cannot write it says nothing of depth.
+            // A vocabulary that cannot write the text does not show a depth.
         }
     });
 }

@@ -1,4 +1,4 @@
-// What a vocabulary says of its tokens.
+// What a vocabulary knows about its tokens.
 #include "llama/vocabulary.hpp"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace specllama {
 
 namespace {
 
-// What a function of llama.cpp's writes into a buffer. It returns the size, or minus the size that it needs.
+// The text that a function of llama.cpp writes into a buffer. It returns the size, or minus the size that it needs.
 template <class Write>
 std::string written_by(Write write) {
     std::string text(64, '\0');
@@ -25,12 +25,12 @@ std::string written_by(Write write) {
     return text;
 }
 
-// What a token is, beside its id: its text, and what it writes. A special token writes nothing.
+// Identifies a token apart from its id: its text, and what it writes. A special token writes nothing.
 std::string name_of(const LlamaApi & api, const llama_vocab * vocab, int32_t token) {
     return std::string(api.llama_vocab_get_text(vocab, token)) + '\0' + piece_of(api, vocab, token, false);
 }
 
-// The same of one id. It makes no text, since most vocabularies differ in nothing.
+// Whether one id has the same name_of() in both vocabularies. It allocates nothing, since most tokens are equal.
 bool is_same(const LlamaApi & api, const llama_vocab * target, const llama_vocab * draft, int32_t token) {
     if (std::strcmp(api.llama_vocab_get_text(target, token), api.llama_vocab_get_text(draft, token)) != 0) {
         return false;
@@ -97,7 +97,7 @@ FirstBytes::FirstBytes(const LlamaApi & api, const llama_vocab * vocab) {
     }
 }
 
-// Not the tokens' pieces: at the beginning of a text the tokenizer's leading space is left out.
+// These are not the tokens' pieces: at the beginning of a text the tokenizer omits a leading space.
 TokenTexts::TokenTexts(const LlamaApi & api, const llama_vocab * vocab) {
     const int32_t count = api.llama_vocab_n_tokens(vocab);
     ends_.reserve(static_cast<std::size_t>(count));
@@ -130,7 +130,7 @@ std::optional<VocabularyDifference> first_difference(const LlamaApi & api, const
 std::vector<int32_t> common_tokens(const LlamaApi & api, const llama_vocab * target, const llama_vocab * draft) {
     const int32_t num_target = api.llama_vocab_n_tokens(target), num_draft = api.llama_vocab_n_tokens(draft);
     std::vector<int32_t> common(static_cast<std::size_t>(num_target), -1);
-    std::unordered_map<std::string, int32_t> left;  // the draft's, by their names
+    std::unordered_map<std::string, int32_t> left;  // the draft's tokens without a partner, by name
     for (int32_t token = 0; token < std::max(num_target, num_draft); ++token) {
         if (token < std::min(num_target, num_draft) && is_same(api, target, draft, token)) {
             common[static_cast<std::size_t>(token)] = token;

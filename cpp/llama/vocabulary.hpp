@@ -1,4 +1,4 @@
-// What a vocabulary says of its tokens: their texts, which ones end a text, and whether two vocabularies are the same.
+// What a vocabulary knows about its tokens: their texts, which tokens end a text, and how two vocabularies differ.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace specllama {
 
-// What a token adds to a text. special: the name of a token that no text shows, too.
+// What a token adds to a text. special: if no text shows the token, its name.
 std::string piece_of(const LlamaApi & api, const llama_vocab * vocab, int32_t token, bool special);
 
 struct TokenPieces {
@@ -20,16 +20,17 @@ struct TokenPieces {
     std::vector<int32_t> ends;  // the tokens that end a text
 };
 
-// A token that ends a text, or that no text shows, is the byte 0xff (which no text has) and its name.
+// The pieces of all tokens. A token that ends a text, or that no text shows, is the byte 0xff (which no text has) and
+// then its name.
 TokenPieces token_pieces(const LlamaApi & api, const llama_vocab * vocab);
 
-// What a token is called, and what it adds to a text: nothing, if no text shows it or it ends one.
+// A token's name, and what it adds to a text: nothing, if no text shows it or it ends one.
 struct TokenWord {
     std::string name;
     std::string piece;
 };
 
-// Of all tokens.
+// One for each token of the vocabulary.
 std::vector<TokenWord> token_words(const LlamaApi & api, const llama_vocab * vocab);
 
 // The tokens by the first byte of their text.
@@ -37,21 +38,21 @@ class FirstBytes {
 public:
     FirstBytes(const LlamaApi & api, const llama_vocab * vocab);
 
-    static constexpr std::size_t end = 256;  // in the place of a byte: the tokens that end a text
+    static constexpr std::size_t end = 256;  // stands for a byte, for tokens that end a text
 
     // Tokens with a text that begins with this byte.
     const std::vector<int32_t> & tokens(std::size_t byte) const { return tokens_[byte]; }
-    // Enough of them to tell whether any may come next: a grammar that forbids these forbids longer ones, too.
+    // Enough of tokens(byte) for a test: a grammar that forbids all of these forbids the others, too.
     const std::vector<int32_t> & probes(std::size_t byte) const {
         return single_[byte].empty() ? tokens_[byte] : single_[byte];
     }
 
 private:
     std::array<std::vector<int32_t>, end + 1> tokens_;
-    std::array<std::vector<int32_t>, end + 1> single_;  // whose text is this byte alone
+    std::array<std::vector<int32_t>, end + 1> single_;  // tokens whose text is only this byte
 };
 
-// The texts of all tokens, as they are after another token.
+// The texts of all tokens, as they are when they follow another token.
 class TokenTexts {
 public:
     TokenTexts(const LlamaApi & api, const llama_vocab * vocab);
@@ -60,8 +61,8 @@ public:
     std::string of(int32_t token) const;
 
 private:
-    std::string all_;                // one after the other
-    std::vector<std::size_t> ends_;  // of each token's text in `all_`
+    std::string all_;                // the texts, one after the other
+    std::vector<std::size_t> ends_;  // where each token's text ends in all_
 };
 
 struct VocabularyDifference {
@@ -74,8 +75,8 @@ struct VocabularyDifference {
 std::optional<VocabularyDifference> first_difference(const LlamaApi & api, const llama_vocab * target,
                                                      const llama_vocab * draft);
 
-// For each of the target's tokens the draft's with the same text that writes the same, whatever its id; -1: there is
-// none. So a special token is none of text, and a byte none of letters that name it.
+// For each token of the target, the draft's token that has the same text and writes the same, at any id; -1 if there is
+// none. So a special token never matches text that spells it, and a byte never matches letters that name it.
 std::vector<int32_t> common_tokens(const LlamaApi & api, const llama_vocab * target, const llama_vocab * draft);
 
 }  // namespace specllama

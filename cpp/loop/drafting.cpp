@@ -1,4 +1,4 @@
-// Drafters together.
+// Several drafters together.
 #include "loop/drafting.hpp"
 
 #include <algorithm>
@@ -14,12 +14,12 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t least_probed = 16;      // tokens of an answer: of a shorter one a probe takes too much time
+constexpr std::size_t least_probed = 16;      // tokens of an answer: for a shorter one a probe costs too much
 constexpr std::size_t looking_interval = 16;  // rounds between two looks at a prompt that did not pay
-constexpr std::size_t most_unpaced = 16;      // tokens of a drafter that no pace knows, where others are paced
+constexpr std::size_t most_unpaced = 16;      // tokens of a drafter that cannot be paced, where a pace was asked for
 
-// Drops what the constraint, if there is one, does not allow after history and proposal, and all after it. What was
-// drawn stays: its q has seen the constraint, or is the caller's word.
+// Drops the first token that the constraint forbids after history and proposal, and all tokens after it. Drawn tokens
+// stay: their q has passed the constraint, or comes from the caller.
 void drop_forbidden(const DraftRequest & request, const Proposal & proposal, std::vector<DraftToken> & offer) {
     Constraint * constraint = request.chain.constraint();
     if (constraint == nullptr) {
@@ -146,7 +146,7 @@ void Drafting::weigh_prompts() {
     }
 }
 
-// Other texts do not wait for what it was about to decode.
+// Tells other texts not to wait for what this drafter was about to decode.
 void Drafting::drop_plans(const Drafter & drafter) {
     for (Sequence * sequence : drafter.sequences()) {
         sequence->drop_plan();
@@ -194,7 +194,7 @@ void Drafting::read_along() {
     }
 }
 
-// One whose memory has no room for so many does not draw in this round.
+// Chooses the drafter that draws in this round. A drafter whose memory has no room for gamma tokens does not draw.
 void Drafting::choose_drawer(std::size_t gamma) {
     std::vector<std::size_t> missing;
     std::transform(drawers_.begin(), drawers_.end(), std::back_inserter(missing),
@@ -246,7 +246,7 @@ void Drafting::read_beside(const std::vector<const float *> & logits, std::size_
     beside_->read_beside(logits, n_vocab);
 }
 
-// What must come, if anything.
+// The tokens that must come next; empty if the next token is open.
 Drafting::Offer Drafting::forced(const DraftRequest & request, const Proposal & out, std::size_t most) {
     for (const auto & drafter : drafters_) {
         if (drafter->forces()) {
@@ -259,7 +259,7 @@ Drafting::Offer Drafting::forced(const DraftRequest & request, const Proposal & 
     return {};
 }
 
-// What can be drafted here without a decode. Where a drawer drafts all that it is asked for, only what must come.
+// What can be drafted here without a decode. Where a drawing drafter draws all tokens, only tokens that must come.
 std::vector<Drafting::Offer> Drafting::find(const DraftRequest & request, const Proposal & out, std::size_t most) {
     const bool draws_all = !paced_ && drawer_ != nullptr;
     most = draws_all ? 1 : paced_ ? std::min(most, pace_.reach()) : most;
@@ -291,12 +291,12 @@ Pace::Decision Drafting::decide(const std::vector<Offer> & offers) {
     if (drawer_ == nullptr) {
         return offers.empty() ? Pace::Decision{} : Pace::Decision{Move::take, offers[0].size(), 0};
     }
-    // What nothing else can come in place of is not worth a decode.
+    // A token that is certain is not worth a decode.
     const bool is_certain = !offers.empty() && offers[0][0].forced;
     return {is_certain ? Move::take : Move::draw, 1, 0};
 }
 
-// Whether another decision follows.
+// Carries out a decision. Returns whether another decision follows.
 bool Drafting::go_on(const DraftRequest & request, const Pace::Decision & decision, std::vector<Offer> & offers,
                      Proposal & out) {
     switch (decision.move) {

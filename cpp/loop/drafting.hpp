@@ -1,5 +1,5 @@
-// Drafters together: what each offers, token by token, as far as it pays (design sections 7 and 8). It knows no kinds
-// of them.
+// Several drafters together: asks each of them for tokens, and drafts as many as pay (design sections 7 and 8). It does
+// not know which kinds of drafters there are.
 #pragma once
 
 #include <memory>
@@ -11,65 +11,68 @@
 
 namespace specllama {
 
-// What became of a proposal.
+// The result of one proposal.
 struct Outcome {
-    const std::vector<int32_t> & emitted;  // accepted drafts, and one token of the target's
-    bool proposed;                         // whether propose() was called for it
+    const std::vector<int32_t> & emitted;  // the accepted drafts, then one token of the target's own
+    bool proposed;                         // whether propose() was called in the round
     std::size_t num_drafted;
     std::size_t num_accepted;
     double draft_seconds;   // llama_decode only
-    double verify_seconds;  // the same
+    double verify_seconds;  // llama_decode only
 };
 
 class Drafting {
 public:
-    // Of several offers that are equally good the first drafter's is taken; without a pace, the first one's that there
-    // is. Of those that draw each round has one: throws std::invalid_argument for two of one kind.
+    // Of several offers that are equally good, the first drafter's is taken. Without a pace, the first offer that is
+    // found is taken. At most one drafter draws in a round. Throws std::invalid_argument for two drawing drafters of
+    // one kind.
     explicit Drafting(std::vector<std::unique_ptr<Drafter>> drafters);
 
     std::vector<Sequence *> sequences() const;
-    // Whether observe() is to have the target's hidden states.
+    // Whether observe() needs the target's hidden states.
     bool needs_states() const;
 
-    // How many tokens could be proposed after the text.
+    // How many tokens could be proposed after the text at most.
     std::size_t room() const;
 
-    // A new generation. Its text follows by observe(), the whole prompt first.
+    // Starts a new generation. Its text follows by observe(), the whole prompt first.
     void begin(const Task & task);
     void observe(const DecodedBatch & batch);
-    // It drafts no more in this generation.
+    // Ends drafting for the rest of this generation.
     void stop();
-    // The generation has ended with this text.
+    // Tells the drafters that the generation has ended with this text.
     void finish(const std::vector<int32_t> & history);
 
-    // Has the drawers decode one chunk of the prompt each, if that is likely to pay, and now and then two tokens of it
-    // if it is not. One that has not decoded the prompt does so in the round in which it draws. Returns how many tokens
-    // are left to be decoded before the first round.
+    // Lets each drawing drafter whose prompt pays decode one chunk of it. Where the prompt does not pay, two tokens of
+    // it are decoded now and then as a probe. A drafter that has not decoded the prompt here decodes it in the round in
+    // which it draws. Returns how many tokens are left to be decoded before the first round.
     std::size_t prefill();
-    // What reads hidden states reads a prompt together with the target: those of a whole prompt would take much memory.
+    // Lets the drafters that read hidden states decode their part of the prompt right after the target's chunk: the
+    // hidden states of a whole prompt would take much memory.
     void read_along();
-    // Which prompts pay. When more texts share the batches than when this one began, some may no longer.
+    // Decides for which drawing drafters decoding the prompt pays. The answer may change when more texts share the
+    // batches than at the beginning.
     void weigh_prompts();
-    // Now and then, where a prompt did not pay: whether prefill() is to be called once more. A text that is longer than
-    // usual may go on for long.
+    // Whether prefill() is to be called once more although a prompt did not pay. This is tried now and then, because a
+    // text that is longer than usual may go on for long.
     bool reconsiders();
 
-    // Appends up to gamma tokens to an empty proposal. Paced: whatever promises most. Else gamma tokens of the first
-    // drawer that can, or, without one, all that is offered. It may stop early, after a token, and does after one that
-    // ends a text: what would follow is of no use.
+    // Appends up to gamma tokens to an empty proposal. With a pace, the tokens are those that promise most. Without
+    // one, they are gamma tokens of the first drawing drafter that has room for them; if none draws, all that is
+    // offered. It may stop early, and it always stops after a token that ends a text.
     void propose(const DraftRequest & request, Proposal & out);
 
-    // See Drafter. One drafter has them in a round, the first one that asks.
+    // As Drafter::beside() and Drafter::read_beside(). In a round, the first drafter that asks for rows gets them.
     std::vector<BesideRow> beside(std::size_t most);
     void read_beside(const std::vector<const float *> & logits, std::size_t n_vocab);
 
-    // How a round went, whether it was asked to propose or not.
+    // Learns from how a round went. To be called after every round, with a proposal or without.
     void learn(const Outcome & outcome);
 
-    // What decides how much is drafted; null if nothing does.
+    // What decides how much is drafted; null if one of the drafters cannot be paced.
     Pace * pace() { return can_be_paced_ ? &pace_ : nullptr; }
 
-    // Seconds spent decoding, and tokens decoded, since the beginning.
+    // Seconds spent decoding, and number of tokens decoded, since this object was made.
     double decode_seconds() const;
     std::size_t num_decoded() const;
 
@@ -88,20 +91,20 @@ private:
     void judge_unused(const Offer & offer, const std::vector<int32_t> & emitted);
 
     std::vector<std::unique_ptr<Drafter>> drafters_;
-    std::vector<DrawingDrafter *> drawers_;  // of them
-    DrawingDrafter * drawer_ = nullptr;      // of this round
-    Drafter * beside_ = nullptr;             // who has rows beside the text's in it
+    std::vector<DrawingDrafter *> drawers_;  // those of drafters_ that draw
+    DrawingDrafter * drawer_ = nullptr;      // the one that draws in this round
+    Drafter * beside_ = nullptr;             // the one that has rows beside the text in this round
     bool can_be_paced_ = true;
     Pace pace_;
     std::optional<Task> task_;
-    std::vector<bool> prompt_pays_;    // for each drawer to decode
-    std::vector<bool> probes_;         // it decodes two tokens of it all the same
-    std::size_t num_looks_ = 0;        // at prompts that do not pay
-    bool reconsidered_ = false;        // they are decoded after all
-    bool begun_ = false;               // the generation: its prompt is known
-    bool paced_ = false;               // this round
-    std::vector<Offer> offered_;       // at the beginning of the round
-    std::optional<std::size_t> used_;  // which of them was taken
+    std::vector<bool> prompt_pays_;    // for each of drawers_: whether decoding its prompt pays
+    std::vector<bool> probes_;         // for each of drawers_: two tokens of its prompt are decoded as a probe
+    std::size_t num_looks_ = 0;        // how often prompts that do not pay were looked at
+    bool reconsidered_ = false;        // such prompts are decoded after all
+    bool begun_ = false;               // the generation's prompt is known
+    bool paced_ = false;               // a pace decides in this round
+    std::vector<Offer> offered_;       // what was offered at the beginning of the round
+    std::optional<std::size_t> used_;  // which of the offers was taken
 };
 
 }  // namespace specllama

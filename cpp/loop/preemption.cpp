@@ -1,4 +1,4 @@
-// Who gives way where the cache of many texts is full.
+// Which text gives up its cells when the cache of many texts is full.
 #include "loop/preemption.hpp"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t margin = 64;  // tokens: a text that has only just room would soon be paused again
+constexpr std::size_t margin = 64;  // tokens: a text that only just fits would soon be paused again
 
 ScheduledText * youngest(const Room::Texts & texts, bool (*is_meant)(const ScheduledText &)) {
     ScheduledText * found = nullptr;
@@ -20,7 +20,7 @@ ScheduledText * youngest(const Room::Texts & texts, bool (*is_meant)(const Sched
     return found;
 }
 
-// Those who read slowly first, then the youngest; never the last one that is not paused.
+// The youngest of the texts that are late, or else of the others; never the last text that is not paused.
 ScheduledText * next_to_pause(const Room::Texts & texts) {
     const auto is_active = [](const ScheduledText * text) { return text->state != ScheduledText::State::paused; };
     if (std::count_if(texts.begin(), texts.end(), is_active) < 2) {
@@ -33,7 +33,7 @@ ScheduledText * next_to_pause(const Room::Texts & texts) {
     });
 }
 
-// What texts share is held once.
+// Counts a cell that several texts share once.
 std::size_t num_cells(const std::vector<const Sequence *> & sequences) {
     std::vector<std::uint64_t> cells;
     for (const Sequence * one : sequences) {
@@ -89,11 +89,11 @@ void Room::pause(ScheduledText & text) {
     for (std::size_t k = 0; k < decoders_.size(); ++k) {
         const std::lock_guard lock(decoders_[k]->memory_mutex());
         Sequence * own = sequence(text, k);
-        // A head's text cannot be decoded anew, and its memory has room for all.
+        // A head's memory has room for all texts, and cannot be decoded again.
         if (own == nullptr || !decoders_[k]->is_open() || decoders_[k]->is_head()) {
             continue;
         }
-        // A text can be paused while it is decoded anew: then it is known already what it is to hold.
+        // A text can be paused while it is being decoded again. `held` is then known already.
         if (own->tokens().size() > text.held[k].size()) {
             text.held[k] = own->tokens();
         }
@@ -155,7 +155,7 @@ bool Room::fits(const ScheduledText & paused, const Texts & texts) const {
             }
             active.push_back(own);
             shared = std::max(shared, num_common(held, own->tokens()));
-            if (k < text->held.size() && text->held[k].size() > own->tokens().size()) {  // it is being decoded anew
+            if (k < text->held.size() && text->held[k].size() > own->tokens().size()) {  // it is being decoded again
                 expected += text->held[k].size() - own->tokens().size();
             }
         }

@@ -1,7 +1,8 @@
-// Who gives way where the cache of many texts is full ("preemption by recomputation": Kwon et al. 2023, section 4.5).
+// Which text gives up its cells when the cache of many texts is full ("preemption by recomputation": Kwon et al. 2023,
+// section 4.5).
 //
-// First go the cells that free slots keep for texts to come. Then a text gives up all of its cells, is paused, and is
-// decoded anew when there is room again.
+// First, the cells that free slots keep for later texts are cleared. Then a text gives up all of its cells and is
+// paused. It is decoded again when there is room.
 #pragma once
 
 #include <cstddef>
@@ -13,31 +14,32 @@
 
 namespace specllama {
 
-// Nothing here is called while one of the decoders decodes.
+// No member may be called while one of the decoders decodes.
 class Room {
 public:
     using Texts = std::vector<ScheduledText *>;
 
     explicit Room(std::vector<std::shared_ptr<Decoder>> decoders) : decoders_(std::move(decoders)) {}
 
-    // Whether so many more tokens fit into a decoder's cache.
+    // Whether `count` more tokens fit into a decoder's cache.
     bool has_room(Decoder & decoder, std::size_t count) const;
 
-    // Makes some room in a decoder whose cache is full: of a free slot, or of a text, which is paused then. Whether
-    // there was any to be made.
+    // Makes some room in a decoder whose cache is full: clears a free slot, or pauses a text. Returns whether it made
+    // any.
     bool make(Decoder & decoder, const Texts & texts);
 
-    // The paused text that goes on next; null if none waits for that.
+    // The paused text that goes on next; null if no text waits to go on.
     static ScheduledText * oldest_paused(const Texts & texts);
-    // Whether it may go on: what it held fits beside the others, or no other text is expected. A text that has been
-    // away since before `since` is not expected.
+    // Whether `paused` may go on: its tokens fit beside the other texts, or no other text is expected. A text that has
+    // been away since before the time `since` is not expected.
     bool may_resume(const ScheduledText & paused, const Texts & texts, double since) const;
-    // Pauses the younger ones whose prompts are being decoded: they would take the room that others leave.
+    // Pauses texts younger than `paused` whose prompts are being decoded: they would take the room that other texts
+    // leave.
     void hold_back(const Texts & texts, const ScheduledText & paused);
 
-    // The sequence of a text in decoder number k; null if it has none there.
+    // The sequence of a text in decoder number k; null if the text has none there.
     Sequence * sequence(const ScheduledText & text, std::size_t k) const;
-    // How often a text was paused.
+    // How often texts were paused.
     std::size_t num_pauses() const { return num_pauses_; }
 
 private:

@@ -1,4 +1,4 @@
-// What a prompt must be.
+// Checks of a prompt's tokens and length.
 #include "loop/prompt_checks.hpp"
 
 #include <stdexcept>
@@ -26,7 +26,7 @@ void refuse_bad_prompt(const std::vector<int32_t> & prompt, const Sequence & tar
                                     " tokens is longer than the context: n_ctx=" + std::to_string(decoder.n_ctx()) +
                                     "; shorten it, or create the Llama with a larger n_ctx (-c)");
     }
-    refuse_bad_tokens(prompt, num_common(prompt, target.tokens()), decoder);  // those that it holds have been seen
+    refuse_bad_tokens(prompt, num_common(prompt, target.tokens()), decoder);  // those in the memory were checked before
 }
 
 }  // namespace specllama

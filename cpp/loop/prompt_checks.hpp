@@ -1,4 +1,4 @@
-// What a prompt must be.
+// Checks of a prompt's tokens and length.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace specllama {
 
-// Throws std::invalid_argument for a token, from number `first` on, that the vocabulary does not have.
+// Throws std::invalid_argument if the vocabulary lacks one of tokens[first..].
 void refuse_bad_tokens(const std::vector<int32_t> & tokens, std::size_t first, const Decoder & target);
 
 // Throws std::invalid_argument for a prompt that is empty, does not fit, or has a bad token.

@@ -1,4 +1,4 @@
-// Where one of many texts stands with their scheduler.
+// The state of one text of a scheduler, which decodes many texts together.
 #pragma once
 
 #include <cstddef>
@@ -10,29 +10,29 @@ namespace specllama {
 
 struct ScheduledText {
     enum class State {
-        out,      // nothing is under way
-        working,  // its thread is at work, or waits for another text's prompt
+        out,      // the text has no generation
+        working,  // its thread is at work, or waits while another text decodes the prompt that both share
         waiting,  // its thread waits for a decode
         away,     // between two calls of a generation
-        late,     // away for so long that nobody waits for it, or at work that takes long
-        paused,   // its cells were given to others: see Room
+        late,     // away for so long, or busy for so long, that other texts do not wait for it
+        paused,   // its cells were given to other texts: see Room
     };
 
     bool is_between_calls() const { return state == State::away || state == State::late; }
-    // Whether its tokens are in the next batches, as far as one can tell.
+    // Whether the text is expected to have tokens in the next batches.
     bool shares_batches() const { return state != State::late && state != State::paused; }
-    // Asks whether the wait is to end: what `poll` throws ends it.
+    // Calls `poll`, which ends the wait by throwing.
     void ask() const {
         if (poll != nullptr && *poll) {
             (*poll)();
         }
     }
 
-    // Whether it takes part in the draft's batches, as far as one can tell: in its last round, or already in this one.
-    // A text that begins is taken to do so.
+    // Whether the text is expected to take part in the draft's batches: it did so in its last round, or does so in this
+    // one. A text that begins is expected to.
     bool is_drawing() const { return shares_batches() && (drew || draws); }
 
-    // Its round wants this decoded, by the target or by the draft. With the target's batch the round ends.
+    // The text's round asks the target or the draft to decode `count` tokens. The round ends with the target's batch.
     void asks(std::size_t count, bool of_target) {
         if (of_target) {
             drew = draws;
@@ -51,15 +51,15 @@ struct ScheduledText {
     bool is_inside = false;  // its thread is in a call
     double away_since = 0.0;
     bool generating = false;
-    bool drew = true;                              // in its last round, the draft decoded for it
-    bool draws = false;                            // in this one
-    std::size_t brought = 1;                       // tokens to the batch of its last round
+    bool drew = true;                              // the draft decoded for the text in its last round
+    bool draws = false;                            // the draft decodes for the text in this round
+    std::size_t brought = 1;                       // number of tokens that it had in the target's last batch
     int32_t id = -1;                               // the seq_id of its sequences
-    std::uint64_t number = 0;                      // smaller: under way for longer
+    std::uint64_t number = 0;                      // a smaller number means that the text began earlier
     const std::function<void()> * poll = nullptr;  // called now and then while it is paused
-    // Of a paused one:
+    // These are for a paused text:
     bool is_here = false;                    // its thread waits to go on
-    std::vector<std::vector<int32_t>> held;  // the tokens of its sequences, by decoder
+    std::vector<std::vector<int32_t>> held;  // the tokens that its sequences held, by decoder
     std::size_t wanted = 0;                  // tokens that it was about to decode
 };
 

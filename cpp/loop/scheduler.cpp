@@ -1,4 +1,4 @@
-// Many texts at once, decoded together.
+// Decodes many texts together.
 #include "loop/scheduler.hpp"
 
 #include <algorithm>
@@ -15,14 +15,14 @@ namespace specllama {
 
 namespace {
 
-// Seconds that texts which are generating wait for a part of somebody's prompt.
+// Seconds that generating texts wait for one chunk of another text's prompt.
 constexpr double prompt_share = 0.25;
-constexpr std::size_t first_chunk = 64;  // tokens of a prompt, before it is known what they cost
-// Seconds that the others wait for a text whose caller has its token: more than Python takes for eight of them.
+constexpr std::size_t first_chunk = 64;  // tokens of a prompt, while their cost is unknown
+// Seconds to wait for a text that is away: more than Python takes for eight texts.
 constexpr double patience = 0.02;
-// Seconds after which a paused text does not wait any more for the end of one whose caller is away.
+// Seconds after which a paused text no longer waits for a text that is away.
 constexpr double absence = 1.0;
-constexpr double forgetting = 0.2;  // of what a token of a prompt costs
+constexpr double forgetting = 0.2;  // weight of the newest batch in the cost of a prompt's token
 
 bool is_prompt(const Sequence::Addition & addition) { return addition.first_output >= addition.count; }
 
@@ -36,8 +36,8 @@ bool is_no_room(const std::exception_ptr & error) {
     }
 }
 
-// What is decoded anew is no round's time, and what is borrowed for it no reused prompt, however it ends: a text may be
-// paused again, or given up.
+// Takes back, when it goes out of scope, what restoring a paused text added to the sequences' counters: tokens that are
+// decoded again are no round's work, and borrowed tokens are no reused prompt.
 class Uncounted {
 public:
     Uncounted() = default;
@@ -78,7 +78,8 @@ Scheduler::Scheduler(const std::shared_ptr<Decoder> & target, const std::vector<
         }
     };
     for (const Served & served : served_) {
-        // A sliding window gives cells that one text no longer looks at to another, and with them its way back.
+        // With a sliding window, cells that one text no longer needs go to another text. The first text could not roll
+        // back.
         if (served.decoder->rollback() != Rollback::seq_rm) {
             throw std::invalid_argument("the memory of the " + served.decoder->name() +
                                         " is recurrent or a sliding window: its texts cannot be decoded together");
@@ -146,7 +147,7 @@ void Scheduler::leave(ScheduledText & text, bool under_way) {
         text.is_inside = false;
         num_inside_ -= 1;
         const bool is_working =
-            text.state == ScheduledText::State::working;  // else it was paused, or has stepped aside
+            text.state == ScheduledText::State::working;  // otherwise it was paused, or has stepped aside
         num_working_ -= is_working ? 1 : 0;
         if (!under_way) {
             text.state = ScheduledText::State::out;
@@ -162,8 +163,8 @@ void Scheduler::leave(ScheduledText & text, bool under_way) {
 
 class Scheduler::Visit {
 public:
-    // under_way: whether the generation goes on; looked at in the end, too. poll: called now and then while the text is
-    // paused; what it throws ends the wait.
+    // under_way: whether the generation goes on. It is read again in the destructor. poll: called now and then while
+    // the text is paused; it ends the wait by throwing.
     Visit(Scheduler & scheduler, ScheduledText & text, const bool & under_way, const std::function<void()> * poll)
         : scheduler_(scheduler), text_(text), under_way_(under_way) {
         scheduler_.enter(text_);
@@ -191,9 +192,9 @@ public:
     ~Text() override {
         if (text_.state != ScheduledText::State::out) {
             try {
-                visit({}, false, nullptr);      // to leave
+                visit({}, false, nullptr);      // to leave the scheduler
             } catch (const std::exception &) {  // NOLINT(bugprone-empty-catch)
-                // The scheduler is closed, and expects nobody.
+                // The scheduler is closed: nothing waits for this text.
             }
         }
     }
@@ -220,7 +221,7 @@ std::unique_ptr<Decoding> Scheduler::text(std::shared_ptr<Scheduler> scheduler, 
     return std::make_unique<Text>(std::move(scheduler), id);
 }
 
-// A text may have been paused while it was away.
+// Restores a text that was paused while it was away.
 void Scheduler::come_back(ScheduledText & text, bool under_way) {
     {
         const std::lock_guard lock(mutex_);
@@ -235,7 +236,7 @@ void Scheduler::come_back(ScheduledText & text, bool under_way) {
     restore(text);
 }
 
-// As one whose caller reads slowly: its cells may be given to others.
+// Treats the text as if its caller read slowly: its cells may be given to others.
 void Scheduler::step_aside(ScheduledText & text) {
     {
         const std::lock_guard lock(mutex_);
@@ -262,15 +263,15 @@ void Scheduler::step_back(ScheduledText & text) {
     come_back(text, true);
 }
 
-// Where the cache is full, texts are paused (see Room), this one perhaps.
+// Decodes for a text. Where the cache is full, texts are paused (see Room); this text may be one of them.
 void Scheduler::decode(ScheduledText & text, const Sequence::Addition & addition) {
     while (!try_decode(text, addition)) {
         restore(text);
     }
 }
 
-// False if the text was paused instead. An error in the batch of several texts is that of those which cannot be decoded
-// alone either.
+// Returns false if the text was paused instead. Where a batch of several texts fails, each text is decoded alone; only
+// the texts that fail again get the error.
 bool Scheduler::try_decode(ScheduledText & text, const Sequence::Addition & addition) {
     addition.sequence->refuse_bad(addition);
     Want want;
@@ -283,11 +284,11 @@ bool Scheduler::try_decode(ScheduledText & text, const Sequence::Addition & addi
         }
         text.state = ScheduledText::State::waiting;
         text.wanted = addition.count;
-        if (addition.first_output < addition.count) {  // no part of a prompt, and nothing that is decoded anew
+        if (addition.first_output < addition.count) {  // a round's batch, not a prompt's chunk
             text.asks(addition.count, &served_by(addition.sequence->decoder()) == &target());
         }
         wants_.push_back(&want);
-        num_working_ -= 1;  // the thread that decodes adds it again, so this text is never taken for absent
+        num_working_ -= 1;  // the scheduler's thread adds it again, so this text never counts as away
         work_.notify_all();
         done_.wait(lock, [&want] { return want.is_done; });
     }
@@ -312,7 +313,7 @@ void Scheduler::restore(ScheduledText & text) {
     } catch (...) {
         const std::lock_guard lock(mutex_);
         if (text.state != ScheduledText::State::paused) {
-            text.held.clear();  // its loop finds that the memory holds less than it should
+            text.held.clear();  // the text's loop will find that the memory holds less than it should
         }
         throw;
     }
@@ -339,7 +340,7 @@ void Scheduler::wait_for_room(ScheduledText & text) {
         if (!lock.owns_lock()) {
             lock.lock();
         }
-        if (text.state != ScheduledText::State::paused) {  // meanwhile there was room
+        if (text.state != ScheduledText::State::paused) {  // it was resumed meanwhile
             text.state = ScheduledText::State::paused;
             num_working_ -= 1;
         }
@@ -349,7 +350,7 @@ void Scheduler::wait_for_room(ScheduledText & text) {
     text.is_here = false;
 }
 
-// False if it was paused again.
+// Returns false if the text was paused again.
 bool Scheduler::try_restore(ScheduledText & text) {
     for (std::size_t k = 0; k < text.held.size(); ++k) {
         Sequence * own = room_.sequence(text, k);
@@ -364,7 +365,7 @@ bool Scheduler::try_restore(ScheduledText & text) {
             if (k == 0) {
                 throw;
             }
-            // A draft catches up by itself, or is given up.
+            // The draft catches up by itself, or drafting stops.
         }
     }
     return true;
@@ -405,7 +406,7 @@ bool Scheduler::share(Sequence & own, const std::vector<int32_t> & history) {
 
 std::size_t Scheduler::chunk(const ScheduledText & text, const Decoder & decoder) {
     const std::lock_guard lock(mutex_);
-    // A text reads its draft's prompt between two rounds, and does not wait for itself.
+    // A text may decode its draft's prompt between two rounds; it does not wait for itself.
     const std::size_t num_waiting = num_in_rounds() - (text.generating && text.shares_batches() ? 1 : 0);
     const auto is_prompt = [](const ScheduledText * other) {
         return !other->generating && other->state != ScheduledText::State::paused;
@@ -438,7 +439,7 @@ void Scheduler::share_costs(const ScheduledText & text, Pace & pace) {
     std::size_t others = 0;
     std::size_t num_drawing = 1;
     for (const ScheduledText * other : texts_) {
-        // Those whose prompts are being decoded will soon share the batches, too.
+        // Texts whose prompts are being decoded count, too: they will soon share the batches.
         if (other != &text && other->shares_batches()) {
             texts += 1;
             others += other->brought;
@@ -489,7 +490,7 @@ Scheduler::Served & Scheduler::served_by(const Decoder & decoder) {
                          [&decoder](const Served & served) { return served.decoder.get() == &decoder; });
 }
 
-// What follows is the work of the thread that decodes for all texts.
+// The functions below run in the scheduler's thread.
 
 Decoder & Scheduler::decoder_of(const std::vector<Want *> & group) { return group[0]->addition.sequence->decoder(); }
 
@@ -501,7 +502,7 @@ std::size_t Scheduler::num_tokens(const std::vector<Want *> & group) {
     return count;
 }
 
-// Whether the next batch can be decoded: no text is at work, and no text that is away is waited for.
+// Whether the next batch can be decoded: no text is at work, and no text is away that is worth waiting for.
 bool Scheduler::is_ready(double now) {
     if (wants_.empty() || num_working_ > 0) {
         return false;
@@ -511,7 +512,7 @@ bool Scheduler::is_ready(double now) {
         if (text->state != ScheduledText::State::away) {
             continue;
         }
-        // From when on somebody waits for it, if that is later than when it went.
+        // The wait is measured from when the text went away or when the scheduler became idle, whichever is later.
         if (now - std::max(text->away_since, idle_since_) < patience) {
             all_here = false;
         } else {
@@ -556,14 +557,14 @@ void Scheduler::wait_for_wants(std::unique_lock<std::mutex> & lock) {
     const auto is_paused = [this] {
         return std::any_of(texts_.begin(), texts_.end(), [](const ScheduledText * text) { return text->is_here; });
     };
-    if (is_paused()) {  // nobody notifies when it may go on because the others have been away for long
+    if (is_paused()) {  // no notification comes when the other texts have been away long enough
         work_.wait_for(lock, std::chrono::duration<double>(longest_wait_));
     } else {
         work_.wait(lock, [&] { return closed_ || !wants_.empty() || is_paused(); });
     }
 }
 
-// A paused text goes on if there is room for it. If there is not, none that is younger begins.
+// Resumes a paused text if there is room for it. If there is none, no younger text may begin.
 void Scheduler::resume_one() {
     ScheduledText * text = Room::oldest_paused(texts_);
     if (text == nullptr) {
@@ -578,9 +579,9 @@ void Scheduler::resume_one() {
     done_.notify_all();
 }
 
-// The rounds of a draft before all else, so that the target's batch has what all texts have drafted; then what has
-// waited longest, a draft's prompt or the target's batch: everybody's turn comes. Of the same decoder as many as fit,
-// rounds before prompts, all by the same layer.
+// Which wants to decode next. A draft's round comes first, so that the target's batch holds what all texts have
+// drafted. Then comes the want that has waited longest, so that every text has its turn. As many wants for the same
+// decoder and layer as fit go along, rounds before prompts.
 std::vector<Scheduler::Want *> Scheduler::next_group() {
     const auto decoder_of_want = [](const Want * want) { return &want->addition.sequence->decoder(); };
     const auto drafts = std::find_if(wants_.begin(), wants_.end(), [&](const Want * want) {
@@ -597,7 +598,7 @@ std::vector<Scheduler::Want *> Scheduler::next_group() {
     std::vector<Want *> group;
     std::size_t room = decoder->n_batch();
     for (Want * want : waiting) {
-        // They failed together: each is decoded alone now, which shows which of them cannot be decoded.
+        // After a failure in a batch, each want is decoded alone, which shows which of them fail.
         if (want->addition.count <= room && (group.empty() || !(want->is_alone || group[0]->is_alone))) {
             group.push_back(want);
             room -= want->addition.count;
@@ -628,7 +629,7 @@ std::exception_ptr Scheduler::try_together(const std::vector<Want *> & group) {
     return nullptr;
 }
 
-// Decodes the group, pauses some of it, or gives it errors. What has to be tried again goes back to the wants.
+// Decodes the group, pauses some of its texts, or gives them errors. Wants that have to be tried again are put back.
 void Scheduler::serve(std::vector<Want *> group) {
     std::unique_lock lock(mutex_);
     while (!group.empty() && !room_.has_room(decoder_of(group), num_tokens(group)) && give_way(group)) {
@@ -640,7 +641,8 @@ void Scheduler::serve(std::vector<Want *> group) {
     const std::exception_ptr error = try_together(group);
     lock.lock();
     if (error && is_no_room(error)) {
-        // An older llama.cpp wants its cells side by side. Or somebody is at work now who can be paused when it waits.
+        // There was room by our count. Either an older llama.cpp needs contiguous cells, or a text that is at work took
+        // some meanwhile: it can be paused once it waits.
         const auto is_working = [](const ScheduledText * text) { return text->state == ScheduledText::State::working; };
         if (give_way(group) || std::any_of(texts_.begin(), texts_.end(), is_working)) {
             wants_.insert(wants_.begin(), group.begin(), group.end());
@@ -659,7 +661,7 @@ void Scheduler::serve(std::vector<Want *> group) {
     finish(group);
 }
 
-// Makes some room for the group, which may lose texts thereby. Whether there was any to be made.
+// Makes some room for the group; texts of the group may be paused for that. Returns whether it made any.
 bool Scheduler::give_way(std::vector<Want *> & group) {
     if (!room_.make(decoder_of(group), texts_)) {
         return false;
@@ -669,7 +671,7 @@ bool Scheduler::give_way(std::vector<Want *> & group) {
     return true;
 }
 
-// Their threads are at work again.
+// Marks the wants as done. Their texts' threads are at work again.
 void Scheduler::finish(const std::vector<Want *> & group) {
     for (Want * want : group) {
         want->is_done = true;
@@ -678,7 +680,7 @@ void Scheduler::finish(const std::vector<Want *> & group) {
     }
 }
 
-// Those of texts that have been paused are done with.
+// Marks the wants of paused texts as done, and removes them.
 void Scheduler::take_paused(std::vector<Want *> & wants) {
     const auto first = std::stable_partition(wants.begin(), wants.end(), [](const Want * want) {
         return want->text->state != ScheduledText::State::paused;
@@ -694,7 +696,7 @@ void Scheduler::observe(Served & served, const std::vector<Want *> & group, doub
     const bool has_prompt =
         std::any_of(group.begin(), group.end(), [](const Want * want) { return is_prompt(want->addition); });
     const bool is_warm = served.decoder->was_warm();
-    if (is_warm && (!has_prompt || &served != &target())) {  // whether a draft's prompt pays is a matter of its costs
+    if (is_warm && (!has_prompt || &served != &target())) {  // whether a draft's prompt pays depends on these costs
         served.costs.observe(count, seconds);
     }
     if (is_warm && has_prompt && count >= least_chunk_) {

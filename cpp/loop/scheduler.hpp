@@ -1,8 +1,8 @@
-// Many texts at once, decoded together ("continuous batching": Yu et al. 2022, Orca).
+// Decodes many texts together ("continuous batching": Yu et al. 2022, Orca).
 //
-// Each text runs the loop of speculator.hpp in a thread of its own. What the texts want to have decoded is decoded in
-// one batch by one more thread, as soon as no text is at work any more. First come the draft's rounds, so that the
-// target's batch has what all texts have drafted. A text joins with its next call, and leaves by ending.
+// Each text runs the loop of speculator.hpp in a thread of its own. One more thread, the scheduler's, decodes for all:
+// as soon as no text is at work, it decodes in one batch what the texts wait for. The drafts' batches come first, so
+// that the target's batch holds what all texts have drafted. A text joins with its next call, and leaves when it ends.
 #pragma once
 
 #include <atomic>
@@ -30,63 +30,65 @@ class Pace;
 
 class Scheduler {
 public:
-    // What has been done since the beginning.
+    // Totals since the scheduler was made.
     struct Counters {
-        std::size_t num_batches = 0;   // of the target
-        std::size_t num_tokens = 0;    // in them
-        std::size_t most_texts = 0;    // in one of them
-        std::size_t num_pauses = 0;    // of texts that gave their cells to others
-        double decode_seconds = 0.0;   // of all
-        double waiting_seconds = 0.0;  // for texts that were at work, while others waited
+        std::size_t num_batches = 0;   // batches of the target
+        std::size_t num_tokens = 0;    // tokens in the target's batches
+        std::size_t most_texts = 0;    // in one batch of the target
+        std::size_t num_pauses = 0;    // how often a text gave its cells to others
+        double decode_seconds = 0.0;   // of the target and the drafts
+        double waiting_seconds = 0.0;  // how long waiting texts waited because others were at work
     };
 
-    // `drafts`: of the drafters that draw, in their order. The sequences of all are decoded by this object from now on.
+    // `drafts`: the decoders of the drawing drafters, in their order. From now on only this object decodes their
+    // sequences and the target's.
     Scheduler(const std::shared_ptr<Decoder> & target, const std::vector<std::shared_ptr<Decoder>> & drafts);
     ~Scheduler();
     Scheduler(const Scheduler &) = delete;
     Scheduler & operator=(const Scheduler &) = delete;
 
-    // Ends the decode that is running. Texts that wait for one, and texts that ask later, get ClosedError. Returns when
-    // no text is at work any more: their contexts may be freed then.
+    // Ends the decode that is running. Texts that wait for a decode, or ask for one later, get ClosedError. Returns
+    // when no text is at work any more; the contexts may be freed then.
     void close();
 
-    // Who decodes for the text whose sequences have this seq_id. It keeps the scheduler.
+    // The Decoding for the text whose sequences have this seq_id. It keeps the scheduler alive.
     static std::unique_ptr<Decoding> text(std::shared_ptr<Scheduler> scheduler, int32_t id);
 
     Counters counters();
-    // Texts that take part in drafts' batches, now.
+    // How many texts take part in the drafts' batches now.
     std::size_t num_drawing();
-    // Texts in the rounds, now.
+    // How many texts are in their rounds now.
     std::size_t num_generating();
-    // T(n) in seconds of the target, then of each draft.
+    // T(n) in seconds: the target's, then each draft's.
     std::vector<CostModel> costs();
-    // Of as many of them as are given.
+    // Restores the costs that costs() returned, as many of them as are given.
     void restore_costs(const std::vector<std::map<std::size_t, double>> & seconds);
 
 private:
-    static constexpr double longest_wait_ = 0.1;     // seconds between two looks at what changes without a notice
-    static constexpr std::size_t least_chunk_ = 16;  // tokens of a prompt: fewer are hardly faster
+    static constexpr double longest_wait_ = 0.1;     // seconds between two looks at what changes without a notification
+    static constexpr std::size_t least_chunk_ = 16;  // tokens of a prompt: smaller chunks are hardly faster
 
     static ClosedError closed();
 
     class Text;
-    // A text's thread is at work, during one call. Between the calls of a generation it is away: the others wait a
-    // little for it, so that texts stay in one batch, but not for a reader who takes their time.
+    // A call of a text: for its length the text's thread counts as at work. Between two calls of a generation the text
+    // is away. Other texts wait a little for it, so that texts stay in one batch, but they do not wait for a slow
+    // reader.
     class Visit;
 
     struct Want {
         Sequence::Addition addition{};
         ScheduledText * text = nullptr;
-        bool is_alone = false;  // decoded without others: something failed among them
+        bool is_alone = false;  // decoded without others, because a batch with others failed
         bool is_done = false;
-        bool is_paused = false;  // instead of decoded
+        bool is_paused = false;  // the text was paused; nothing was decoded
         std::exception_ptr error;
     };
-    // What is known of a decoder.
+    // A decoder and what its batches cost.
     struct Served {
         std::shared_ptr<Decoder> decoder;
         CostModel costs;
-        double token_seconds = 0.0;  // in batches of a prompt
+        double token_seconds = 0.0;  // seconds for each token of a prompt's batches
     };
 
     void run();
@@ -123,18 +125,18 @@ private:
     void leave(ScheduledText & text, bool under_way);
 
     std::mutex mutex_;
-    std::condition_variable work_;  // for this object's thread
-    std::condition_variable done_;  // for the texts'
+    std::condition_variable work_;  // notifies this object's thread
+    std::condition_variable done_;  // notifies the texts' threads
     std::vector<Served> served_;    // the target, then the drafts
     Room room_;
-    std::vector<ScheduledText *> texts_;  // that are not out
-    std::uint64_t num_texts_ = 0;         // since the beginning
-    std::size_t num_inside_ = 0;          // calls of texts
+    std::vector<ScheduledText *> texts_;  // those whose state is not `out`
+    std::uint64_t num_texts_ = 0;         // how many texts have begun
+    std::size_t num_inside_ = 0;          // calls of texts that have not returned
     std::vector<Want *> wants_;
     std::size_t num_working_ = 0;
-    std::size_t num_served_ = 0;  // groups
-    double idle_since_ = 0.0;     // a text waits, and others are at work
-    // Read within a decode, too, which holds the memory's mutex: mutex_ is never taken after that.
+    std::size_t num_served_ = 0;  // groups decoded so far
+    double idle_since_ = 0.0;     // since when a text waits while others are at work
+    // Is also read while a decode holds the memory's mutex. mutex_ must not be locked then, so this is atomic.
     std::atomic<bool> closed_{false};
     std::function<void()> poll_;
     Counters counters_;

@@ -14,10 +14,10 @@ namespace specllama {
 
 namespace {
 
-// Seconds that other texts wait for a draft that a constraint makes slow.
+// Seconds that a slow constraint may take to draft while other texts wait.
 constexpr double most_for_draft = 1.0;
 
-// Who is asked during long work of a constraint, for the length of one call.
+// Sets, for the length of one call, what a constraint calls during long work.
 class Heeding {
 public:
     Heeding(std::shared_ptr<Constraint> constraint, Constraint::Heed heed)
@@ -54,7 +54,7 @@ Speculator::Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Decodin
                        std::unique_ptr<Drafting> drafting)
     : decoding_(std::move(decoding)), target_(std::move(target), *decoding_), drafting_(std::move(drafting)) {}
 
-// For the length of one call.
+// Registers this text with what decodes, for the length of one call.
 std::shared_ptr<void> Speculator::visit() { return decoding_->visit(sequences(), under_way_, &settings_.poll); }
 
 void Speculator::share_costs() {
@@ -105,7 +105,7 @@ bool Speculator::prefill() {
     }
     const Stopwatch stopwatch(round_number_ <= 1 ? counters_.prompt_seconds : counters_.draft_seconds);
     bool more = prefill_target(true);
-    // Later the draft catches up where it drafts, with what it then needs in one batch.
+    // In later rounds the draft decodes what it lacks when it drafts, in the same batch.
     if (!more && choose_gamma(2) > 0 && (round_number_ == 1 || drafting_->reconsiders())) {
         try {
             share_costs();
@@ -163,15 +163,16 @@ const Round & Speculator::step(std::size_t max_tokens) {
     return round_;
 }
 
-// The others do not wait for what comes after the target's decode. The draft's rows of logits are shared: there they
-// wait, but not for long.
+// Called during long work of the constraint, with the seconds since the last call. After the target's decode, other
+// texts need not wait for this one. While drafting they have to wait, because the draft's rows of logits are shared; so
+// a constraint that is too slow ends drafting.
 void Speculator::heed(double seconds) {
     if (round_.is_open) {
         decoding_->step_aside();
     } else if (own().decoder().is_shared()) {
         constraint_seconds_ += seconds;
         if (constraint_seconds_ > most_for_draft) {
-            throw std::runtime_error("the grammar takes too long to draft with it beside other texts");
+            throw std::runtime_error("the grammar takes too long to draft while other texts wait");
         }
     }
     if (settings_.poll) {
@@ -220,7 +221,7 @@ void Speculator::forget_round() {
     beside_.clear();
 }
 
-// The text goes on otherwise than with the drafted tokens that are left.
+// Ends a round whose remaining drafted tokens will not be used.
 void Speculator::abandon_round() {
     if (round_.is_open && !round_.tokens.empty()) {
         counters_.add(proposal_, target_.p(), round_.tokens.size(), round_.num_accepted);
@@ -294,7 +295,7 @@ std::size_t Speculator::finish(std::size_t count, std::size_t num_given) {
     return own().tokens().size();
 }
 
-// Brings both caches in step with the history: after a rewind, an extension, or a failure of the last call.
+// Brings the target's memory in step with the history after a rewind, an extension, or a failure of the last call.
 void Speculator::settle() {
     require_generation();
     const double before = own().decode_seconds();
@@ -302,7 +303,7 @@ void Speculator::settle() {
     counters_.prompt_seconds += own().decode_seconds() - before;
 }
 
-// The design's rule for a fixed gamma: what was asked for, as far as max_tokens and both contexts have room.
+// The design's rule for a fixed gamma: as many as were asked for, within max_tokens and the room in both contexts.
 std::size_t Speculator::choose_gamma(std::size_t max_tokens) const {
     if (!drafts() || history_.size() >= own().decoder().n_ctx()) {
         return 0;
@@ -311,7 +312,7 @@ std::size_t Speculator::choose_gamma(std::size_t max_tokens) const {
                      target_.room(), drafting_->room()});
 }
 
-// A draft that fails costs speed, never the text: what it has drawn is kept, and the target goes on alone.
+// A failure of a draft costs speed, never the text: tokens drawn before it are kept, and the target goes on alone.
 void Speculator::propose(std::size_t gamma) {
     proposed_ = gamma > 0;
     if (gamma == 0) {
@@ -383,7 +384,7 @@ void Speculator::verify() {
                     round_.tokens.end());
 }
 
-// The round's text is safe by now: a draft that cannot follow is left behind.
+// The round's text is final by now. A draft that cannot follow stops drafting.
 void Speculator::commit() {
     if (num_of_prompt_ == 0) {
         counters_.add(proposal_, target_.p(), round_.tokens.size(), round_.num_accepted);
@@ -397,7 +398,7 @@ void Speculator::commit() {
         show(history_.size() - 1 - round_.tokens.size() - num_of_prompt_, num_of_prompt_ + round_.num_accepted + 1,
              target_.states());
     }
-    // A plain round that pays for something else says nothing of what plain decoding costs.
+    // A plain round that also decodes carried tokens does not show what plain decoding costs.
     const bool is_typical = !carries_ || !proposal_.tokens.empty();
     if (drafting_ && drafting_stopped_.empty() && is_typical) {
         drafting_->learn({round_.tokens, proposed_, round_.num_drafted, round_.num_accepted,
@@ -406,7 +407,7 @@ void Speculator::commit() {
     }
 }
 
-// What drafters see: the history without what is no token. They need not know it for the text to be exact.
+// What drafters see: the history without embeddings. The text stays exact without them.
 const std::vector<int32_t> & Speculator::text() {
     if (!has_embeddings_) {
         return history_;
@@ -416,7 +417,7 @@ const std::vector<int32_t> & Speculator::text() {
     return text_;
 }
 
-// How many of the first `count` of the history they see.
+// How many of the first `count` entries of history are tokens.
 std::size_t Speculator::num_tokens(std::size_t count) const {
     if (!has_embeddings_) {
         return count;
@@ -425,7 +426,7 @@ std::size_t Speculator::num_tokens(std::size_t count) const {
     return count - static_cast<std::size_t>(std::count_if(history_.begin(), end, is_embedding));
 }
 
-// What the target has decoded and kept: history[first .. first + count), with these hidden states.
+// Tells the drafters that the target has decoded and kept history[first .. first + count), with these hidden states.
 void Speculator::show(std::size_t first, std::size_t count, const float * states) {
     if (!drafts()) {
         return;

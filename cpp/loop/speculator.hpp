@@ -20,18 +20,18 @@ namespace specllama {
 struct Settings {
     SamplerParams sampler;
     const Rule * rule = &block_rule();
-    std::size_t num_draft_tokens = 4;                       // gamma, or the most of it; 0 is plain decoding
-    bool paced = false;                                     // draft fewer where more do not pay
-    std::size_t max_tokens = static_cast<std::size_t>(-1);  // of the generation
+    std::size_t num_draft_tokens = 4;                       // gamma, or its maximum if paced; 0 is plain decoding
+    bool paced = false;                                     // draft fewer tokens where more do not pay
+    std::size_t max_tokens = static_cast<std::size_t>(-1);  // of the whole generation
     std::uint64_t seed = 0;
-    // Of p only, and with a rule that decides in steps called once for each token of the text, in order, behind the
-    // text alone, when that token is asked for: so it may remember what it was called with. q needs no processor to be
-    // exact.
+    // Applied to p only: q needs no processor to be exact. With a rule that decides in steps, it is called once for
+    // each token of the text, in order, when that token is asked for, and it sees no drafted tokens. So it may keep
+    // state.
     LogitsProcessor logits_processor = nullptr;
-    std::shared_ptr<Constraint> constraint = nullptr;  // a grammar, if any
-    std::function<void()> poll = nullptr;              // see DraftRequest
-    bool keeps_logits = false;                         // logits() is called
-    std::vector<int32_t> corpus;                       // a text to look at besides prompt and output
+    std::shared_ptr<Constraint> constraint = nullptr;  // a grammar; null if there is none
+    std::function<void()> poll = nullptr;  // called during long work; ends it by throwing (see DraftRequest)
+    bool keeps_logits = false;             // the caller will call logits()
+    std::vector<int32_t> corpus;           // more text to look for continuations in, besides prompt and output
 };
 
 // What one round has emitted: accepted drafts, then one correction, bonus or (gamma = 0) plain token.
@@ -39,61 +39,62 @@ struct Round {
     std::vector<int32_t> tokens;
     std::size_t num_drafted = 0;
     std::size_t num_accepted = 0;
-    bool is_open = false;  // there is more to come: see step()
+    bool is_open = false;  // the round has more tokens to give: see step()
 };
 
 // Between rounds: target KV = history without its last token (`pending`), draft KV = a prefix of history. After a
-// rejection a recurrent target's memory lacks the tokens of the last rounds, too: the next batch brings them back.
-// An exception leaves the history as it was before the call; the next call brings the caches back in step.
+// rejection a recurrent target's memory also lacks the tokens of the last rounds; the next batch decodes them again. An
+// exception leaves the history as it was before the call; the next call brings the caches back in step.
 class Speculator {
 public:
-    // `drafting` may be null: plain decoding. `decoding`: alone, or among many texts.
+    // `drafting`: null means plain decoding. `decoding`: decodes for this text alone, or for many texts together.
     Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Decoding> decoding,
                std::unique_ptr<Drafting> drafting);
 
-    // Starts a generation behind `prompt`, keeping what the caches have of it. Throws std::invalid_argument for an
-    // empty or over-long prompt, a token out of range, or bad settings.
+    // Starts a generation after `prompt`, keeping the part of it that the caches hold. Throws std::invalid_argument for
+    // an empty or over-long prompt, a token out of range, or bad settings.
     void begin(std::vector<int32_t> prompt, Settings settings);
 
-    // Decodes one chunk of the prompt with the target, or after the first round with the draft, but for its last token.
-    // Returns whether to call it again. What of the target's fits into one batch is left to the first round: a step()
-    // of one token decodes it together with the last one.
+    // Decodes one chunk of the prompt except its last token: with the target, or, after the first round, with the
+    // draft. Returns whether to call it again. Where the rest of the target's prompt fits into one batch, it is left to
+    // the first round: a step() of one token decodes it together with the last token.
     bool prefill();
 
-    // One round, of at most max_tokens >= 1 tokens. With a logits processor, which is asked only for tokens that are
-    // wanted, one token of it: the round stays open, and the next call goes on with it.
+    // Runs one round of at most max_tokens >= 1 tokens. A logits processor is called only for tokens that are wanted,
+    // so with one this returns one token of the round. The round stays open, and the next call goes on with it.
     const Round & step(std::size_t max_tokens);
     bool round_is_open() const { return round_.is_open; }
 
-    // Decodes only the pending token, for a caller who samples on their own and then calls extend().
+    // Decodes only the pending token, for a caller who samples the next token and then calls extend().
     void decode_pending();
 
-    // The target's logits [n_vocab] from which token i of the last round (or pending's successor) is sampled.
+    // The target's logits [n_vocab] from which token i of the last round is sampled; after decode_pending(), row 0 is
+    // for the next token.
     const float * logits(std::size_t i);
 
-    // Where the tokens that the last round drafted came from, the accepted ones first.
+    // The source of each token that the last round drafted, the accepted ones first.
     const std::vector<Expectation> & drafted() const { return proposal_.expected; }
-    // min(1, p(d) / q(d)) of token i of the last round; nothing unless it was drafted and accepted.
+    // min(1, p(d) / q(d)) of token i of the last round; nothing if it was not an accepted draft.
     std::optional<double> acceptance_probability(std::size_t i) const;
 
-    // Forgets all but the first `count` tokens of history; the prompt stays.
+    // Forgets all but the first `count` tokens of history. The prompt cannot be forgotten.
     void rewind(std::size_t count);
     // Appends tokens that the caller chose.
     void extend(const std::vector<int32_t> & tokens);
-    // Ends the generation: leaves in both caches what belongs to the first `count` tokens of history. Returns how many
-    // of them the target's holds. `num_given`: how many behind the prompt were the caller's own.
+    // Ends the generation. Both caches keep only what belongs to the first `count` tokens of history. Returns how many
+    // of these the target's cache holds. `num_given`: how many of the tokens after the prompt came from the caller.
     std::size_t finish(std::size_t count, std::size_t num_given = 0);
 
     std::size_t n_vocab() const { return own().decoder().n_vocab(); }
     const std::vector<int32_t> & history() const { return history_; }
     const Counters & counters() const { return counters_; }
-    // What decides how much is drafted; null if nothing does.
+    // What decides how much is drafted; null without drafters, or if one of them cannot be paced.
     Pace * pace() { return drafting_ ? drafting_->pace() : nullptr; }
-    // Why drafting was given up in this generation; empty if it was not.
+    // Why drafting was stopped in this generation; empty if it was not.
     const std::string & drafting_stopped() const { return drafting_stopped_; }
 
 private:
-    // A round.
+    // The parts of a round, in their order.
     void draft(std::size_t max_tokens);
     void decode();
     void verify();
@@ -119,9 +120,9 @@ private:
     void count_decoded();
     void require_generation() const;
     bool drafts() const { return drafting_ && settings_.num_draft_tokens > 0 && drafting_stopped_.empty(); }
-    // Whether somebody looks at logits when another text may have decoded.
+    // Whether logits may be read after another text has decoded.
     bool copies_rows() const { return settings_.keeps_logits || settings_.logits_processor || settings_.constraint; }
-    // What verification has cost, what became of a rejection included.
+    // Seconds of verification, including those of rollbacks.
     double verify_seconds() const { return counters_.verify_seconds + counters_.rollback_seconds; }
 
     std::vector<Sequence *> sequences();
@@ -131,24 +132,24 @@ private:
     std::unique_ptr<Decoding> decoding_;
     Target target_;
     std::unique_ptr<Drafting> drafting_;
-    bool under_way_ = false;  // a generation
+    bool under_way_ = false;  // a generation is under way
 
     std::vector<int32_t> history_;
-    bool has_embeddings_ = false;  // the prompt
-    std::vector<int32_t> text_;    // see text()
+    bool has_embeddings_ = false;  // the prompt has embeddings
+    std::vector<int32_t> text_;    // history without embeddings: see text()
     Settings settings_;
     std::optional<SamplerChain> draft_chain_;
     std::uint64_t round_number_ = 0;
     std::string drafting_stopped_;
-    std::size_t num_shown_ = 0;  // tokens that the drafters know, and that history still has
+    std::size_t num_shown_ = 0;  // length of the prefix of history that the drafters have seen
 
     Proposal proposal_;
-    std::vector<BesideRow> beside_;    // what a drafter has the target decode beside the text
+    std::vector<BesideRow> beside_;    // rows that a drafter has the target decode beside the text
     std::vector<int32_t> sequence_;    // history, d_1..d_gamma
-    bool proposed_ = false;            // in this round the drafter was asked
-    bool carries_ = false;             // it pays for the last rejection, or for a part of the prompt
-    std::size_t num_of_prompt_ = 0;    // tokens of that part
-    double constraint_seconds_ = 0.0;  // that it has taken while the round was drafted, as far as that is long
+    bool proposed_ = false;            // a drafter was asked in this round
+    bool carries_ = false;             // this round also decodes what the last rejection or the prompt has left
+    std::size_t num_of_prompt_ = 0;    // tokens that this round decodes of the prompt
+    double constraint_seconds_ = 0.0;  // seconds of long work by the constraint while this round was drafted
     double draft_before_ = 0.0;
     double verify_before_ = 0.0;
     Round round_;

@@ -7,8 +7,8 @@
 
 namespace specllama {
 
-// Recurrent memories go back to a copy, and what came behind it is decoded again: together with the next batch, which
-// costs less than a decode of its own, unless it is more than this.
+// A recurrent memory goes back to a copy, and the tokens after the copy are decoded again. The next batch carries up to
+// this many of them, which costs less than a decode of their own.
 std::size_t Target::most_carried() const { return std::min<std::size_t>(8, decoder().n_batch() / 2); }
 
 void Target::carry(std::size_t count, bool of_prompt) {
@@ -30,13 +30,13 @@ std::optional<std::size_t> Target::prefill(const std::vector<int32_t> & history,
     if (leaves_prompt_ && !leaves_end) {
         carry(0);
     }
-    sequence_->keep_common(history);  // a rewind, or snapshots, may have left more in it
+    sequence_->keep_common(history);  // the memory may hold more than the history after a rewind, or with snapshots
     const std::size_t left = tokens_to_prefill(*sequence_, history);
     if (left <= num_carried_) {
         return std::nullopt;
     }
-    // A recurrent memory is copied without pending, so that the same prompt can follow. Where others decode, too, a
-    // part of a prompt waits for them otherwise than a round.
+    // A recurrent memory is copied without pending, so that the same prompt can follow. In a shared decoder, a part of
+    // a prompt is scheduled otherwise than a round.
     const bool can_wait = !decoder().is_recurrent() && !decoder().is_shared();
     if (leaves_end && can_wait && left < decoding_.chunk(decoder())) {
         carry(left, true);
@@ -57,7 +57,7 @@ void Target::settle(const std::vector<int32_t> & history) {
     }
 }
 
-// No row stands behind the context's last place.
+// The context has no row after its last position.
 std::size_t Target::room_beside(const std::vector<int32_t> & history, std::size_t num_drafted) const {
     const std::size_t used = history.size() + num_drafted;
     const std::size_t of_context = decoder().n_ctx() - std::min(decoder().n_ctx(), used);
@@ -67,7 +67,7 @@ std::size_t Target::room_beside(const std::vector<int32_t> & history, std::size_
 double Target::decode(const std::vector<int32_t> & history, const std::vector<int32_t> & draft,
                       const std::vector<BesideRow> & beside, bool copies) {
     const double before = sequence_->decode_seconds();
-    if (tokens_to_prefill(*sequence_, history) > num_carried_) {  // it could not be decoded anew
+    if (tokens_to_prefill(*sequence_, history) > num_carried_) {  // a recurrent memory could not be restored
         settle(history);
     }
     if (num_carried_ > (draft.empty() ? decoder().n_batch() - 1 : most_carried())) {
@@ -105,7 +105,7 @@ void Target::copy_rows() {
     }
 }
 
-// At once: what is decoded next, of another text perhaps, has others.
+// Copies the hidden states at once: the next decode, of another text perhaps, overwrites them.
 void Target::copy_states(std::size_t first, std::size_t count, std::size_t without) {
     states_.clear();
     num_without_states_ = 0;
@@ -129,8 +129,8 @@ const Distribution & Target::p_at(std::size_t i, const std::vector<int32_t> & se
 }
 
 bool Target::roll_back(const std::vector<int32_t> & history) {
-    // Snapshots are good for one rollback: with them it waits for the next round, or for finish(), which may go
-    // further.
+    // Snapshots allow one rollback. Where there are some, it waits for the next round, or for finish(), which may go
+    // further back.
     if (sequence_->tokens().size() + 1 > history.size() + sequence_->num_forgettable()) {
         sequence_->keep_common(history);
     }
@@ -142,7 +142,7 @@ bool Target::roll_back(const std::vector<int32_t> & history) {
 
 void Target::finish(const std::vector<int32_t> & history) {
     num_rows_ = 0;
-    sequence_->keep(num_common(history, sequence_->tokens()));  // what was rejected may be in it
+    sequence_->keep(num_common(history, sequence_->tokens()));  // the memory may hold rejected tokens
 }
 
 }  // namespace specllama

@@ -22,12 +22,12 @@
 #include "pacing/pace_constants.hpp"
 
 // The pace's counters: what it expected, and what it spent on finding out.
-#define SPECLLAMA_PACE_COUNTERS(X)                                                         \
-    X(double, plain_seconds, "Of decoding one token plainly, as measured last.")           \
-    X(double, exploring_seconds, "Lost in rounds that drafted although it might not pay.") \
-    X(double, predicted_tokens, "Expected of all rounds, when they were verified.")        \
-    X(double, predicted_seconds, "The same in seconds.")                                   \
-    X(std::size_t, num_draft_prompts_skipped, "How many drafts left the prompt undecoded.")
+#define SPECLLAMA_PACE_COUNTERS(X)                                                                 \
+    X(double, plain_seconds, "Seconds of decoding one token plainly, as last measured.")           \
+    X(double, exploring_seconds, "Seconds lost in rounds that drafted although it might not pay.") \
+    X(double, predicted_tokens, "Tokens that all rounds were expected to emit.")                   \
+    X(double, predicted_seconds, "Seconds that all rounds were expected to take.")                 \
+    X(std::size_t, num_draft_prompts_skipped, "How many drafts did not decode the prompt, because it would not pay.")
 
 namespace specllama {
 

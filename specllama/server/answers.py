@@ -21,8 +21,8 @@ from .timings import timings
 class Answers:
     """The work of one request: one response, or the chunks of a stream.
 
-    ``timings`` is in the response, or in the chunk that has the finish_reason. With ``return_origins`` a ``tokens``
-    field lists ``{"id", "origin"}`` of the tokens whose text it carries.
+    ``timings`` is in the response, or in the chunk that has the finish_reason. With ``return_origins``, a ``tokens``
+    field lists ``{"id", "origin"}`` of the tokens whose text the response or chunk has.
     """
 
     def __init__(self, llm: Llama, request: CompletionRequest | ChatRequest) -> None:
@@ -30,7 +30,7 @@ class Answers:
         self._request = request
 
     def __call__(self, watch: Watch, call: Call) -> Generator[Item, None, None]:
-        """Runs in a thread of the worker's."""
+        """Generates the response or the chunks, in a thread of the worker."""
         watch.heed()
         watch.is_decoded_outside = isinstance(self._request, ChatRequest) and reads_images(self._llm)
         given = self._request.begin(self._llm, dataclasses.replace(call, watch=watch))
@@ -47,7 +47,7 @@ class Answers:
             }
 
     def _chunks(self, chunks: Any, watch: Watch) -> Generator[Item, None, None]:
-        held: Item | None = None  # until everything has ended, and the timings are complete
+        held: Item | None = None  # the last chunk, held back until the timings are complete
         for chunk in chunks:
             choice = chunk["choices"][0]
             if choice["finish_reason"] is not None:
@@ -75,21 +75,21 @@ class Answers:
         }
 
     def _ended(self, item: Item, watch: Watch) -> tuple[Item, Item]:
-        """See ``_told``. A call of a tool that was cut off says so, as OpenAI's: llama_cpp calls every one complete."""
+        """As ``_told``. Also reports a tool call that was cut off, as OpenAI does; llama_cpp reports none."""
         choice = item["choices"][0]
         if choice["finish_reason"] in ("tool_calls", "function_call") and watch.finish_reason == "length":
             item = {**item, "choices": [{**choice, "finish_reason": "length"}]}
         return self._told(item, watch)
 
     def _more(self, watch: Watch) -> Item:
-        """What was accepted and did nothing, and the stop string that has ended the answer, by llama-server's name."""
+        """Fields of llama-server: warnings of what had no effect, and the stop string that ended the answer."""
         warnings = self._request.warnings(self._llm)
         is_theirs = watch.stopped_by in checked_stops(self._request.stop)  # a chat format may have its own
         stopped = {"stopping_word": watch.stopped_by} if is_theirs else {}
         return {**({"warnings": warnings} if warnings else {}), **stopped}
 
     def _told(self, item: Item, watch: Watch) -> tuple[Item, Item]:
-        """The item, and the tokens, if they are wanted."""
+        """Returns the item, and a field with its tokens, if tokens are wanted."""
         shown = watch.take_shown()
         tokens = [{"id": token, "origin": origin} for token, origin in shown]
         return item, {"tokens": tokens} if self._request.return_origins else {}
@@ -100,13 +100,13 @@ def _timings(watch: Watch) -> Item:
 
 
 def cached(watch: Watch) -> Item:
-    """What of the prompt was not computed, in a ``usage``."""
+    """The part of ``usage`` that counts the prompt tokens that were not computed."""
     count = 0 if watch.is_decoded_outside else watch.stats().num_prompt_tokens_reused
     return {"prompt_tokens_details": {"cached_tokens": count}}
 
 
 def _carries_text(choice: Any) -> bool:
-    """Not the chunk that only says who speaks: the tokens belong to the one behind it."""
+    """Whether a choice has text. The first chunk of a chat has only the role; tokens belong to the next one."""
     if "delta" not in choice:
         return True
     delta = choice["delta"]

@@ -1,4 +1,4 @@
-"""/v1/messages: Anthropic's form of chats, as its clients ask for it."""
+"""/v1/messages: chats in Anthropic's form."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _OF_CHATS = {
         ("logprobs", "stream_options", "timings_per_token", "return_origins", "return_progress"), "/v1/chat/completions"
     ),
 }
-"""Fields of chats, and what says the same here."""
+"""Fields of /v1/chat/completions, and what to send here in their place."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _OF_TOOL = {"name", "description", "input_schema", "strict"}
 _WITHOUT_EFFECT_OF_TOOL = {
@@ -59,7 +59,7 @@ _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_
 
 
 class CountRequest(OtherForm):
-    """The body of /v1/messages/count_tokens. Fields of chats that are not here go on as they are."""
+    """The body of /v1/messages/count_tokens. Unlisted fields of chats are passed on unchanged."""
 
     messages: list[dict[str, Any]] = Field(min_length=1)
     model: str | None = None
@@ -89,12 +89,12 @@ class CountRequest(OtherForm):
         return plain
 
     def without_effect(self) -> list[str]:
-        """See the base class."""
+        """Names of fields that have no effect: see the base class."""
         names = [f"thinking.{name}" for name in self.thinking if name != "type"]
         return [*names, *(["output_config.task_budget"] if self.output_config.get("task_budget") else [])]
 
     def chat(self) -> dict[str, Any]:
-        """The body of the chat that it means."""
+        """The body of the equivalent chat request."""
         body = self.others()
         leading = [{"role": "system", "content": self.system}] if self.system else []
         choice = self.tool_choice.get("type")
@@ -113,36 +113,36 @@ class CountRequest(OtherForm):
         return body
 
     def asked(self, llm: Llama) -> ChatRequest:
-        """See ``Translated``."""
+        """The equivalent chat request: see ``Translated``."""
         return checked({**self.chat(), **READ}, ChatRequest)
 
     def _thinks(self) -> dict[str, Any]:
-        """Only an explicit word counts: without it a template has its own default."""
+        """Only an explicit value counts: without it a template uses its own default."""
         kind = self.thinking.get("type")
         return {"enable_thinking": kind != "disabled"} if kind is not None else {}
 
 
 class MessagesRequest(CountRequest):
-    """The body of /v1/messages. Fields of chats that are not here, such as those of samplers, go on as they are."""
+    """The body of /v1/messages. Unlisted fields of chats, such as those of samplers, are passed on unchanged."""
 
     max_tokens: int = Field(ge=-1, description="-1: as many as fit.")
     stop_sequences: list[str] = Field([])
     stream: bool = False
 
     def chat(self) -> dict[str, Any]:
-        """The body of the chat that it means."""
+        """The body of the equivalent chat request."""
         return {**super().chat(), "max_tokens": self.max_tokens, "stop": self.stop_sequences or None}
 
     def teller(self, asked: ChatRequest) -> _Events:
-        """See ``Translated``."""
+        """Returns what translates the answer: see ``Translated``."""
         return _Events(self, asked)
 
 
 def add_messages(app: FastAPI, generating: Generating) -> None:
-    """Add the paths.
+    """Adds the routes.
 
     Args:
-        app: gets them.
+        app: gets the routes.
         generating: answers their requests.
     """
 
@@ -181,10 +181,10 @@ def _error_reply(error: Exception) -> JsonReply:
 
 
 def _messages(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The messages of a chat that one of Anthropic's is: results of tools are messages of their own there.
+    """The chat messages of one Anthropic message: in chats each result of a tool is a message of its own.
 
     Raises:
-        ValueError: a block that is not known, or malformed.
+        ValueError: a block is unknown or malformed.
     """
     role, content = message.get("role"), message.get("content")
     require_known("a message", message, {"role", "content"})
@@ -204,7 +204,7 @@ def _messages(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
             )
         elif kind == "thinking":
             answer["reasoning_content"] = answer.get("reasoning_content", "") + str(block.get("thinking") or "")
-        elif kind != "redacted_thinking":  # nobody can read that
+        elif kind != "redacted_thinking":  # it cannot be read
             parts.append(_part(block))
     if parts or len(answer) > 1:
         yield {**answer, "content": parts or None}
@@ -215,7 +215,7 @@ def _result(content: Any) -> Any:
 
 
 def _part(block: Any) -> Any:
-    """A part of a message. What is not known is left to chats."""
+    """A part of a chat message. Unknown kinds are left to the check of chats."""
     kind = block.get("type") if isinstance(block, dict) else None
     if kind == "text":
         return {"type": "text", "text": block.get("text")}
@@ -235,7 +235,7 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _format(given: Any) -> Any:
-    """``response_format`` of a chat."""
+    """The ``response_format`` of the chat."""
     if not isinstance(given, dict) or given.get("type") != "json_schema":
         return given
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": given.get("schema")}}
@@ -245,7 +245,7 @@ def _format(given: Any) -> Any:
 
 
 class _Events:
-    """Tells an answer."""
+    """Translates the chunks of a chat into Anthropic's answer."""
 
     def __init__(self, request: MessagesRequest, asked: ChatRequest) -> None:
         self._request = request
@@ -254,7 +254,7 @@ class _Events:
         self._id = f"msg_{uuid.uuid4().hex}"
 
     def __call__(self, chunks: Generator[Item, None, None]) -> Generator[Item, None, None]:
-        """One response, or the events of a stream."""
+        """Yields one response, or the events of a stream."""
         for event in self._events(chunks):
             if self._request.stream:
                 yield event
@@ -265,7 +265,7 @@ class _Events:
         first = True
         for chunk in chunks:
             steps = list(self._blocks.read(chunk))
-            if first:  # only now: an error before it has a status of its own
+            if first:  # not before the first chunk: an error until then gets its own status
                 head = {**self._message(), "content": [], "stop_reason": None, "stop_sequence": None}
                 yield {"type": "message_start", "message": {**head, "usage": {**self._read(), "output_tokens": 0}}}
                 first = False
@@ -298,7 +298,7 @@ class _Events:
         return {"stop_reason": "max_tokens" if self._blocks.is_cut_off else reason, "stop_sequence": stopped}
 
     def _read(self) -> Item:
-        """What was read: what the cache had does not count among the tokens of the input."""
+        """Tokens of the input: those from the cache are counted apart."""
         timings = self._blocks.told["timings"]
         return {
             "input_tokens": timings["prompt_n"],
@@ -333,7 +333,7 @@ _BEGINS: dict[str, Callable[[Block], Item]] = {
 
 
 def _whole(block: Block) -> Item:
-    """A block that has ended."""
+    """The content of a finished block."""
     begun = _BEGINS[block.kind](block)
     if block.kind != "call":
         return {**begun, _DELTAS[block.kind][1]: block.text}
@@ -341,7 +341,7 @@ def _whole(block: Block) -> Item:
 
 
 def _object(text: str) -> Any:
-    """The arguments of a call. What was cut off is in it as a text: Anthropic's clients send such back likewise."""
+    """The arguments of a call. If they were cut off, they are passed as text, as Anthropic's clients do."""
     try:
         return json.loads(text or "{}")
     except ValueError:

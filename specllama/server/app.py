@@ -54,26 +54,25 @@ def create_app(
     max_body: int = MAX_BODY,
     embedder: Llama | None = None,
 ) -> FastAPI:
-    """An app that owns the generations of `llm` while it runs. ``app.state.worker`` is what runs them.
+    """Creates an app that owns the generations of `llm` while it runs. ``app.state.worker`` runs them.
 
     Args:
-        llm: what answers. Nobody else may use it meanwhile; closing it is the caller's.
-        name: its name in /v1/models.
-        api_key: what every request must carry; None: nothing.
-        max_waiting: how many requests may wait while others have the model; more get 503.
+        llm: generates the answers. Nothing else may use it meanwhile. The caller closes it.
+        name: the model's name in /v1/models.
+        api_key: the key that every request must have; None: no key is needed.
+        max_waiting: how many requests may wait while others have the model; further ones get 503.
         max_parallel: how many requests are answered at once, each with room for ``n_ctx`` tokens. A model whose memory
-            cannot be shared takes one after the other, and says so.
-        allowed_hosts: names and addresses by which it may be called, beside the loopback ones: 403 to all others. Their
-            pages may ask from a browser. ``"0.0.0.0"`` allows every address, ``"*"`` every name, too, and pages of
-            every origin.
-        host: where it listens: another name by which it may be called.
-        embedder: what makes vectors of texts, beside `llm`. None: `llm` itself, if it was created with
-            ``embedding=True``.
-        max_body: bytes that the body of a request may have; more get 413.
+            cannot be shared answers one request after the other, with a warning.
+        allowed_hosts: names and addresses under which the server may be called, besides the loopback ones; other hosts
+            get 403. Pages of these hosts may call it from a browser. ``"0.0.0.0"`` allows every address. ``"*"`` also
+            allows every name, and pages of every origin.
+        host: the host that the server listens on, under which it may be called, too.
+        embedder: computes embeddings. None: `llm` does, if it was created with ``embedding=True``.
+        max_body: the most bytes of a request's body; longer ones get 413.
 
     Raises:
-        ValueError: an empty key, a number out of range, or a host that is neither a name nor an address.
-        MemoryError: there is no room for so many requests at once.
+        ValueError: the key is empty, a number is out of range, or a host is neither a name nor an address.
+        MemoryError: there is no memory for so many requests at once.
     """
     if api_key is not None and not api_key.strip():
         raise ValueError("the API key is empty: give one, or none to serve without")
@@ -95,7 +94,7 @@ def create_app(
             await asyncio.to_thread(each.close)
         bodies.close()
 
-    # FastAPI's documentation pages load scripts from elsewhere; /openapi.json is what they show.
+    # FastAPI's documentation pages load scripts from other servers, so they are off. /openapi.json has their content.
     app = FastAPI(title="specllama", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.worker, app.state.embedding_worker = worker, embedding_worker
     generating = Generating(lender, name, worker, bodies)

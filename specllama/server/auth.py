@@ -1,4 +1,4 @@
-"""The API key: without it nothing answers."""
+"""The API key: requests without it get 401."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .errors import error_reply
 class KeyRequired:
     """Middleware: a request needs ``Authorization: Bearer KEY``.
 
-    Or ``Basic`` with the key as the password of any user: a browser asks for it, so that the page works, too. Or
-    ``X-Api-Key: KEY``, as Anthropic's clients send it.
+    Also accepted: ``Basic`` with the key as the password of any user, which browsers ask for, so that the page works;
+    and ``X-Api-Key: KEY``, which Anthropic's clients send.
     """
 
     def __init__(self, app: ASGIApp, key: str) -> None:
@@ -25,7 +25,7 @@ class KeyRequired:
         self._key = key.encode("utf-8")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 401."""
+        """Passes the request on, or answers 401."""
         if scope["type"] == "lifespan" or hmac.compare_digest(_key_of(Headers(scope=scope)), self._key):
             await self._app(scope, receive, send)
             return
@@ -37,7 +37,7 @@ class KeyRequired:
 def _key_of(headers: Headers) -> bytes:
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        return value.strip().encode("latin-1")  # as Starlette decoded it
+        return value.strip().encode("latin-1")  # Starlette decoded it as latin-1
     if scheme.lower() != "basic":
         return headers.get("x-api-key", "").strip().encode("latin-1")
     try:

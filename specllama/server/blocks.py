@@ -1,4 +1,4 @@
-"""The stream of a chat, block by block: a thought, a text, a call. Each ends before the next one begins."""
+"""Splits the stream of a chat into blocks: thoughts, texts and calls. Each block ends before the next one begins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .job import Item
 Kind = Literal["thought", "text", "call"]
 _KINDS: dict[str, Kind] = {"reasoning_content": "thought", "content": "text"}
 READ = {"stream": True, "stream_options": {"include_usage": True}, "timings_per_token": True, "return_origins": True}
-"""What a chat must say to be read."""
+"""Fields that a chat request must have so that ``Blocks`` can read its answer."""
 _TOLD = ("timings", "usage", "warnings", "stopping_word")
 
 
@@ -20,12 +20,12 @@ class Block:
     """A part of an answer.
 
     Attributes:
-        kind: what it is.
+        kind: thought, text or call.
         index: how many blocks come before it.
-        text: so far; the arguments of a call.
-        name: of the tool that is called.
-        known_as: what the call is known as.
-        logprobs: of the tokens of a text, as chats have them, if they were asked for.
+        text: the text so far; for a call, its arguments.
+        name: the name of the called tool.
+        known_as: the id of the call.
+        logprobs: the log-probabilities of a text's tokens, in the form of chats, if they were asked for.
     """
 
     kind: Kind
@@ -37,7 +37,7 @@ class Block:
 
 
 Step = tuple[Literal["begin", "more", "end"], Block, str, list[Any]]
-"""What becomes of a block, and by how much its text and its log-probabilities grow."""
+"""What happens to a block: begin, more or end; then the block, the new text, and its tokens' log-probabilities."""
 
 
 class Blocks:
@@ -45,10 +45,9 @@ class Blocks:
 
     Attributes:
         all: the blocks so far.
-        num_thought: how many tokens were thoughts.
-        is_cut_off: whether the answer was ended by its length.
-        told: what the chunks say beside the answer, the last of each: ``timings``, ``usage``, ``warnings``,
-            ``stopping_word``.
+        num_thought: number of tokens in thoughts.
+        is_cut_off: whether the answer reached its maximum length.
+        told: the latest values of the chunks' other fields: ``timings``, ``usage``, ``warnings``, ``stopping_word``.
     """
 
     def __init__(self) -> None:
@@ -56,12 +55,12 @@ class Blocks:
         self.num_thought = 0
         self.is_cut_off = False
         self.told: Item = {}
-        self._calls = -1  # which of the calls the last block is
+        self._calls = -1  # the index of the latest call
 
     def read(self, chunk: Item) -> Iterator[Step]:
-        """What a chunk says."""
+        """Yields the steps that a chunk makes."""
         self.told.update({name: chunk[name] for name in _TOLD if name in chunk})
-        for choice in chunk["choices"]:  # none in the one with the usage
+        for choice in chunk["choices"]:  # the chunk with the usage has no choices
             delta = choice["delta"]
             self.is_cut_off = self.is_cut_off or choice["finish_reason"] == "length"
             if delta.get("reasoning_content"):
@@ -73,7 +72,7 @@ class Blocks:
                 yield from self._called(call)
 
     def end(self) -> Iterator[Step]:
-        """The stream is over."""
+        """Ends the last block at the end of the stream."""
         if self.all:
             yield "end", self.all[-1], "", []
 

@@ -1,4 +1,4 @@
-"""Connections: those on which nothing is asked are closed."""
+"""Closes connections that do not send a whole request in time."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import asyncio
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 SECONDS_TO_ASK = 60
-"""From a connection's beginning, or the first byte of a later request, until the whole request must be there."""
+"""The time for a whole request, from the beginning of a connection or the first byte of a later request."""
 
 
 class TimedConnection(H11Protocol):
-    """uvicorn's connection, which by itself waits for ever for a first request, and for the rest of one."""
+    """uvicorn's connection with a time limit. uvicorn itself waits forever for the first request, and for its rest."""
 
     _clock: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to wait."""
+        """Starts the time limit."""
         super().connection_made(transport)  # type: ignore[arg-type]
         self._start()
 
     def data_received(self, data: bytes) -> None:
-        """Wait on, unless the request is complete."""
+        """Stops the time limit once the request is complete."""
         super().data_received(data)
         cycle: RequestResponseCycle | None = self.cycle  # None before the first request
         if cycle is not None and not cycle.response_complete and not cycle.more_body:
@@ -30,7 +30,7 @@ class TimedConnection(H11Protocol):
             self._start()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """Stops the time limit."""
         self._stop()
         super().connection_lost(exc)
 

@@ -1,4 +1,4 @@
-"""/openapi.json of routes whose bodies the app parses itself."""
+"""Completes /openapi.json for routes whose bodies the app parses itself."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _SCHEMA = "#/components/schemas/{model}"
 
 
 def with_body(model: type[BaseModel]) -> dict[str, Any]:
-    """What the document is to say of such a route."""
+    """The entry of a route in /openapi.json, for a body of type `model`."""
     content = {"application/json": {"schema": {"$ref": _SCHEMA.format(model=model.__name__)}}}
     return {"requestBody": {"required": True, "content": content}}
 
 
 def document(app: FastAPI, models: Iterable[type[BaseModel]]) -> None:
-    """Add the schemas of these bodies to the app's document, which is made when somebody asks for it."""
+    """Adds the schemas of the bodies to /openapi.json, which is built at the first request for it."""
     made: Callable[[], dict[str, Any]] = app.openapi
 
     def with_schemas() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""/v1/embeddings: vectors of texts, by the Llama that answers or by a second one."""
+"""/v1/embeddings: embeddings of texts, by the Llama that answers or by a second one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .worker import Worker
 
 
 class EmbeddingRequest(BaseModel):
-    """The body of /v1/embeddings, and of llama-server's /embedding, which calls the input its content."""
+    """The body of /v1/embeddings, and of llama-server's /embedding, which names the input `content`."""
 
     input: Prompt | None = None
     content: Prompt | None = Field(None, description="llama-server's name of input. It is answered in its form, too.")
@@ -60,15 +60,15 @@ class EmbeddingRequest(BaseModel):
 
     @property
     def inputs(self) -> list[str | list[int]]:
-        """The texts, or their tokens."""
+        """The texts, or their token ids."""
         given = self.content if self.input is None else self.input
         return as_inputs(cast("str | list[int] | list[str] | list[list[int]]", given))[0]
 
     def require_room(self, llm: Llama) -> None:
-        """Refuse before it is tokenized what cannot be embedded.
+        """Refuses input that cannot be embedded, before it is tokenized.
 
         Raises:
-            ValueError: a text that is too long, none at all, or another size than the model's.
+            ValueError: there is no text, a text is too long, or `dimensions` is not the model's.
         """
         if not self.inputs:
             raise ValueError("input is empty: send a text, or a list of texts")
@@ -81,20 +81,20 @@ class EmbeddingRequest(BaseModel):
 
 
 def can_embed(llm: Llama) -> bool:
-    """Whether a Llama gives one vector for a text."""
+    """Whether a Llama computes one embedding for a text."""
     pools = llama_cpp.llama_pooling_type(llm.ctx) > llama_cpp.LLAMA_POOLING_TYPE_NONE
     return bool(llm.context_params.embeddings) and pools
 
 
 def add_embeddings(app: FastAPI, bodies: Bodies, name: str, embedder: Llama | None, worker: Worker) -> None:
-    """Add the path.
+    """Adds the routes.
 
     Args:
-        app: gets it.
+        app: gets the routes.
         bodies: reads the bodies.
-        name: what the model is called.
-        embedder: makes the vectors. None: none can be had.
-        worker: in whose line the requests wait.
+        name: the model's name.
+        embedder: computes the embeddings. None: requests are refused.
+        worker: runs the requests.
     """
 
     @app.post("/embeddings", include_in_schema=False, response_model=None)
@@ -136,20 +136,22 @@ def _work(llm: Llama, body: EmbeddingRequest, name: str) -> Work:
 
 
 def _as_theirs(made: Item) -> Any:
-    """llama-server's own form: each text has a list of vectors, of which there is one."""
+    """The answer in llama-server's form: each text has a list of embeddings, with one entry."""
     return [{"index": each["index"], "embedding": [each["embedding"]]} for each in made["data"]]
 
 
 def _base64(vector: list[float]) -> str:
-    """As OpenAI's clients ask for it by themselves: single precision, little-endian."""
+    """The form that OpenAI's clients ask for by default: single precision, little-endian."""
     return base64.b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode("ascii")
 
 
 def open_embedder(path: str, **options: Any) -> contextlib.closing[Llama]:
-    """A Llama that embeds, for the length of a block. A file that does not say how gets the mean over its tokens.
+    """Opens a Llama that computes embeddings; the context manager closes it.
+
+    A model whose file names no pooling type gets the mean over the tokens.
 
     Raises:
-        ValueError: no loadable model.
+        ValueError: the file is not a model that can be loaded.
     """
     llm = Llama(path, embedding=True, **options)
     if can_embed(llm):

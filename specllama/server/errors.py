@@ -1,4 +1,4 @@
-"""Errors, in the form and with the status that OpenAI's clients expect."""
+"""Errors, in OpenAI's form and with the HTTP status that OpenAI's clients expect."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from specllama.engine.listener import Stopped
 from .replies import JsonReply
 
 _log = logging.getLogger("specllama.server")
-_CLIENT_LEFT = 499  # nginx's: nobody reads it
+_CLIENT_LEFT = 499  # nginx's status: the client does not see it
 
 
 class LineFullError(Exception):
-    """As many requests wait as may.
+    """The most requests are waiting already.
 
     Args:
-        num_waiting: how many that is.
-        retry_after: seconds until another try makes sense.
+        num_waiting: how many requests wait.
+        retry_after: seconds after which the client should try again.
     """
 
     def __init__(self, num_waiting: int, retry_after: int) -> None:
@@ -29,21 +29,21 @@ class LineFullError(Exception):
 
 
 class ShuttingDownError(Exception):
-    """The server is about to end."""
+    """The server is shutting down."""
 
     def __init__(self) -> None:
         super().__init__("the server is shutting down")
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status that says what happened. ValueErrors of a Llama name a value of the request's."""
+    """The HTTP status of an error. A ValueError of a Llama is about a value in the request."""
     if isinstance(error, HTTPException):
         return error.status_code
     if isinstance(error, (LineFullError, ShuttingDownError, specllama.BusyError)):
         return 503
     if isinstance(error, Stopped):
         return _CLIENT_LEFT
-    if str(error).startswith("no token can be sampled"):  # the request has banned all of them
+    if str(error).startswith("no token can be sampled"):  # the request has banned all tokens
         return 400
     return 400 if isinstance(error, ValueError) else 500
 
@@ -54,8 +54,8 @@ def error_body(error: Exception) -> dict[str, dict[str, str | None]]:
     if status == 500:
         _log.error("a request failed", exc_info=error)
     message = error.detail if isinstance(error, HTTPException) else str(error)
-    message = message.replace(" (what it says is on stderr)", "")  # which the client does not see
-    # OpenAI's code, by which clients know that a shorter prompt would do.
+    message = message.replace(" (what it says is on stderr)", "")  # the client does not see stderr
+    # OpenAI's code, by which clients know that a shorter prompt would be accepted.
     too_long = "exceed context window" in message
     return {
         "error": {
@@ -68,7 +68,7 @@ def error_body(error: Exception) -> dict[str, dict[str, str | None]]:
 
 
 def error_headers(error: Exception) -> dict[str, str]:
-    """The headers of a response to it."""
+    """The headers of the response to an error."""
     headers = dict(getattr(error, "headers", None) or {})
     if status_of(error) == 503:
         headers["Retry-After"] = str(getattr(error, "retry_after", 1))
@@ -76,5 +76,5 @@ def error_headers(error: Exception) -> dict[str, str]:
 
 
 def error_reply(error: Exception) -> JsonReply:
-    """A response that says what went wrong."""
+    """The response to an error."""
     return JsonReply(error_body(error), status_of(error), error_headers(error))

@@ -1,4 +1,4 @@
-"""How a request for an answer is served: read, put in line, and answered as a whole or as a stream."""
+"""Serves requests for answers: reads the body, queues the work, and answers as a whole or as a stream."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ from .worker import Worker
 
 
 class Teller(Protocol):
-    """Tells the chunks of a stream in the words of another API."""
+    """Translates the chunks of a stream into the form of another API."""
 
     def __call__(self, chunks: Generator[Item, None, None]) -> Generator[Item, None, None]:
-        """One response, or the events of a stream."""
+        """Yields one response, or the events of a stream."""
 
 
 class Translated(Protocol):
-    """A body of an API that is another form of chats, or of completions."""
+    """A body of another API, which has an equivalent chat or completion request."""
 
     stream: bool
 
     def asked(self, llm: Llama) -> ChatRequest | CompletionRequest:
-        """The request that it means. It is for a stream always, which `teller` reads.
+        """The equivalent request. It always asks for a stream, which `teller` reads.
 
         Raises:
-            ValueError, HTTPException: it means none.
+            ValueError, HTTPException: the body has no equivalent.
         """
 
     def teller(self, asked: Any) -> Teller:
-        """What tells the answer."""
+        """Returns what translates the answer."""
 
     def progress_chunk(self) -> Item:
-        """What a chunk has besides that says how much of the prompt is read; only if ``return_progress`` is taken."""
+        """The other fields of chunks with the progress of the prompt. Used only if ``return_progress`` is accepted."""
 
 
 class Generating:
     """Answers requests.
 
     Args:
-        lender: who has the model.
-        name: what it is called.
-        worker: in whose line the requests wait.
+        lender: lends the model to requests.
+        name: the model's name.
+        worker: runs the requests.
         bodies: reads the bodies.
     """
 
@@ -67,7 +67,7 @@ class Generating:
         self._worker = worker
 
     async def answer(self, request: Request, model: type[CompletionRequest | ChatRequest]) -> Response:
-        """A response in the form that llama_cpp's methods have."""
+        """Answers in the form that llama_cpp's methods have."""
         try:
             body: CompletionRequest | ChatRequest = await self.bodies.parsed(request, model)
             chunk = functools.partial(empty_chunk, body)
@@ -82,13 +82,13 @@ class Generating:
         error_event: Callable[[Exception, int], Item],
         reply_to: Callable[[Exception], Response] = error_reply,
     ) -> Response:
-        """A response in another form, whose streams say themselves where they end.
+        """Answers in another form, whose streams have an end of their own.
 
         Args:
-            request: what is asked.
-            model: the type of its body, which is `Translated`.
-            error_event: what ends a stream that fails after so many events.
-            reply_to: the response where nothing else has been said.
+            request: the HTTP request.
+            model: the type of its body, a `Translated`.
+            error_event: makes the last event of a stream that fails, from the error and the number of events so far.
+            reply_to: makes the response to an error before anything was sent.
         """
         try:
             body: Translated = await self.bodies.parsed(request, model)
@@ -114,7 +114,7 @@ class Generating:
         note_job(request.scope, job)
         items = WithProgress(job, progress_chunk()) if is_stream and asked.return_progress else job
         async with stopped_when_client_leaves(request.receive, items):
-            first = await anext(items)  # so that an error has a status of its own, in a stream too
+            first = await anext(items)  # the first item is awaited here, so that an error before it has its own status
             if not is_stream:
                 async for _ in job:
                     pass

@@ -1,4 +1,4 @@
-"""HEAD, with which load balancers and clients look whether something is there."""
+"""Answers HEAD requests, by which load balancers and clients check whether a resource exists."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class HeadAnswered:
-    """Middleware: HEAD is answered as GET is, without a body."""
+    """Middleware: answers HEAD as GET, without the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
+        """Passes the request on."""
         if scope["type"] != "http" or scope["method"] != "HEAD":
             await self._app(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""Whom the server answers to: a page of another name must not use it through the reader's browser."""
+"""Checks the host and the origin of requests: a foreign web page must not use the server through a browser."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from .errors import error_reply
 ANY_HOST = "*"
 _AUTHORITY = re.compile(r"(\[[0-9a-fA-F:.]+(?:%[\w.-]+)?\]|[^\s:/@\[\]]+)(?::(\d{1,5}))?\Z")
 _LONGEST_SHOWN = 100
-_SECONDS_ALLOWED = "600"  # that a browser asks no second time; none takes more than some hours
+_SECONDS_ALLOWED = "600"  # for which a browser keeps the answer; browsers limit this to some hours
 
 
 class HostsChecked:
-    """Middleware: ``Host`` names this machine, and ``Origin``, which browsers send, the same place.
+    """Middleware: ``Host`` must name this machine, and ``Origin``, which browsers send, the same host and port.
 
-    Any name can be made to resolve to 127.0.0.1 (DNS rebinding). To the browser such a page and this server are of one
-    origin, so that only the name tells them apart.
+    Any name can be made to resolve to 127.0.0.1 (DNS rebinding). For the browser, a page under such a name has the same
+    origin as this server. Only the name in ``Host`` shows the difference.
 
-    A page of another origin that may ask may read the answers, too: its browser is told so (CORS).
+    A page of another allowed origin may also read the answers: the response headers tell its browser so (CORS).
 
     Args:
-        app: what is behind it.
-        allowed: names and addresses beside the loopback ones, whose pages may ask, too. An unspecified address
-            (0.0.0.0) allows every address, but no name: an address cannot be rebound. ``"*"`` allows all, from
-            everywhere.
-        own: the same without their pages: where the server listens.
+        app: the wrapped app.
+        allowed: names and addresses, besides the loopback ones, under which the server may be called and whose pages
+            may call it. An unspecified address (0.0.0.0) allows every address, but no name, because addresses cannot be
+            rebound. ``"*"`` allows every host and origin.
+        own: names and addresses that the server listens on. It may be called under them, but not by their pages with
+            another port.
     """
 
     def __init__(self, app: ASGIApp, allowed: Iterable[str], own: Iterable[str] = ()) -> None:
@@ -42,7 +43,7 @@ class HostsChecked:
         self._any_address = any(_is_unspecified(name) for name in self._names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 403."""
+        """Passes the request on, or answers 403."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -53,16 +54,16 @@ class HostsChecked:
         elif (origin := headers.get("origin")) is None or not self._is_elsewhere(origin, headers.get("host", "")):
             await self._app(scope, receive, send)
         elif scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-            await _preflight(origin, headers)(scope, receive, send)  # a browser sends no key with it
+            await _preflight(origin, headers)(scope, receive, send)  # a browser sends it without the key
         else:
             await self._app(scope, receive, _sharing_with(origin, send))
 
     def _is_elsewhere(self, origin: str, host: str) -> bool:
-        """Whether a browser asks before a page of this origin may read an answer."""
+        """Whether an origin differs from the host, so that a browser checks if its pages may read the answer."""
         return origin.partition("://")[2].lower() != host.lower()
 
     def _refusal(self, headers: Headers) -> HTTPException | None:
-        # Without any Host it is no browser's request: a load balancer's, of HTTP/1.0.
+        # A request without any Host does not come from a browser, but from a load balancer that uses HTTP/1.0.
         wrong = next((host for host in headers.getlist("host") if not self._answers_to(host)), None)
         if wrong is not None:
             return HTTPException(
@@ -86,17 +87,17 @@ class HostsChecked:
         return self._any_address and _address(name) is not None
 
     def _may_ask(self, origin: str | None, host: str) -> bool:
-        """Whether a page of this origin may: one of the same host and port, or of a name that was allowed."""
+        """Whether a page of this origin may call: it has the same host and port, or an allowed name."""
         if origin is None:
             return True
         scheme, separator, authority = origin.partition("://")
-        if not separator or scheme.lower() not in ("http", "https"):  # "null", a file, a browser's extension
+        if not separator or scheme.lower() not in ("http", "https"):  # such as "null", a file, or a browser extension
             return False
         return authority.lower() == host.lower() or _name_of(authority) in self._allowed
 
 
 def _preflight(origin: str, headers: Headers) -> Response:
-    """What a browser is told that asks whether a page of this origin may send a request."""
+    """Answers a browser that asks whether a page of this origin may send a request."""
     allowed = {
         "Access-Control-Allow-Methods": "GET, HEAD, POST, OPTIONS",
         "Access-Control-Allow-Headers": headers.get("access-control-request-headers", "*"),
@@ -125,10 +126,10 @@ def _shared_with(origin: str) -> dict[str, str]:
 
 
 def checked_host(name: str) -> str:
-    """A name or an address as it is compared.
+    """A name or an address in the form in which they are compared.
 
     Raises:
-        ValueError: it is none, such as one with a scheme or a path.
+        ValueError: it is neither, for example because it has a scheme or a path.
     """
     found = name if name == ANY_HOST else _name_of(f"[{name}]" if _address(name) and ":" in name else name)
     if found is None:

@@ -1,4 +1,4 @@
-"""Images of requests: what is taken of them before a decoder of images, which is written in C, sees one."""
+"""Checks images of requests before an image decoder, which is written in C, reads them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_MOST_PIXELS = 1 << 25  # of all images of a request: three bytes each, and a small file may have many
+_MOST_PIXELS = 1 << 25  # of all images of a request: each pixel takes three bytes, and a small file may have many
 _ADDRESS = re.compile(r"data:image/[\w.+-]+;base64,", re.I)
 _PNG, _GIF, _JPEG = b"\x89PNG\r\n\x1a\n", (b"GIF87a", b"GIF89a"), b"\xff\xd8"
-_WITHOUT_SIZE = (0xC4, 0xC8, 0xCC)  # markers of JPEG among those of frames
+_WITHOUT_SIZE = (0xC4, 0xC8, 0xCC)  # JPEG markers in the range of frame markers that do not begin a frame
 
 
 def require_images(parts: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse what cannot be read, or is too large.
+    """Refuses images that cannot be read, or are too large.
 
     Args:
-        parts: of messages, with the type ``image_url``.
+        parts: the parts of messages with the type ``image_url``.
 
     Raises:
-        ValueError: see above.
+        ValueError: an image cannot be read, or the images are too large together.
     """
     num_pixels = 0
     for part in parts:
@@ -48,7 +48,7 @@ def _bytes_of(given: Any) -> bytes:
 
 
 def _size_of(data: bytes) -> tuple[int, int]:
-    """Width and height, as its decoder will read them."""
+    """Width and height, as the image decoder will read them."""
     try:
         if data.startswith(_PNG):
             return struct.unpack(">II", data[16:24])
@@ -67,7 +67,7 @@ def _size_of_jpeg(data: bytes) -> tuple[int, int]:
         mark, marker, length = struct.unpack(">BBH", data[at : at + 4])
         if mark != 0xFF:
             raise ValueError("an image is damaged: a part of it does not begin as parts of JPEG do")
-        if marker == 0xFF:  # filled up
+        if marker == 0xFF:  # a fill byte
             at += 1
         elif 0xC0 <= marker <= 0xCF and marker not in _WITHOUT_SIZE:
             height, width = struct.unpack(">HH", data[at + 5 : at + 9])

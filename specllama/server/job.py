@@ -15,14 +15,14 @@ from specllama.stats import Stats
 Item = dict[str, Any]
 """A response, or a chunk of a stream."""
 Work = Callable[[Watch], Generator[Item, None, None]]
-"""Generates the items, in a thread of the worker's."""
+"""Generates the items, in a thread of the worker."""
 
 
 class Job:
-    """Work that runs in one of the worker's threads. Iterating in the event loop gives what it yields, or its error.
+    """Work that runs in a thread of the worker. Iterating in the event loop gives its items, or raises its error.
 
-    What it yields waits here without bound, so that a client that reads slowly keeps nobody from the model; it is
-    never more than a context full of tokens.
+    Items wait here without a limit, so that a slow client does not block the model. There are never more than a context
+    has tokens.
     """
 
     def __init__(self, work: Work) -> None:
@@ -33,30 +33,30 @@ class Job:
         self._last: Exception = StopAsyncIteration()
         self._future: concurrent.futures.Future[None] | None = None
         self.outcome: Literal["completed", "failed", "stopped"] = "stopped"
-        """How it ended; meaningless before."""
+        """How the job ended; valid only after the end."""
 
     def submit_to(self, threads: concurrent.futures.Executor, ended: Callable[[Job], None]) -> None:
-        """Queue it. `ended` is called in the event loop when it has run, or has been stopped before.
+        """Queues the work. `ended` is called in the event loop when the work has ended, or was stopped before it began.
 
-        Only then does an iteration end: whoever has seen the end finds the model free.
+        The iteration ends only after that: a client that has seen the end finds the model free.
         """
         self._future = threads.submit(self._run)
         self._future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._end, ended))
 
     def stop(self, reason: Exception | None = None) -> None:
-        """End it within a round, or before it has begun. Whoever waits for an item gets `reason`, else Stopped."""
+        """Ends the job within a round, or before it has begun. The iteration raises `reason`, by default Stopped."""
         self._watch.stop()
         self._arrived.put_nowait(reason or Stopped("the client has left"))
         if self._future is not None:
             self._future.cancel()
 
     def stats(self) -> Stats:
-        """What it took so far."""
+        """Statistics so far."""
         return self._watch.stats()
 
     @property
     def first_token_at(self) -> float | None:
-        """When the first token came, by ``time.monotonic``; known once a text has ended."""
+        """The time of the first token, by ``time.monotonic``; known once a text has ended."""
         return self._watch.first_token_at
 
     def __aiter__(self) -> Job:

@@ -1,4 +1,4 @@
-"""Who answers a request: the Llama, or one of its slots."""
+"""Lends a Llama or one of its slots to requests."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Lender:
     """Lends a Llama to one request at a time, or its slots to several at once.
 
     Args:
-        llm: what answers.
-        max_parallel: how many requests at once.
+        llm: answers the requests.
+        max_parallel: how many requests to answer at once.
 
     Attributes:
-        llm: the same.
-        num_slots: for how many requests at once: 1 if the memory cannot be shared, which is said.
+        llm: answers the requests.
+        num_slots: how many requests are answered at once. If the memory cannot be shared, it is 1, with a warning.
 
     Raises:
-        MemoryError: there is no room for so many.
+        MemoryError: there is no memory for so many requests at once.
     """
 
     def __init__(self, llm: Llama, max_parallel: int) -> None:
@@ -43,24 +43,24 @@ class Lender:
             )
 
     def work(self, request: CompletionRequest | ChatRequest) -> Work:
-        """What answers a request. To be called in the order in which requests come."""
+        """Returns the work that answers a request. To be called in the order in which requests arrive."""
         texts = request.texts()
         if self.num_slots == 1:
             return answering(self.llm, request, texts, lambda text, watch: contextlib.nullcontext(call_on(self.llm)))
         for text in texts:
-            if text.seed is None:  # slots know nothing of each other: seeds of a Llama with a seed are drawn here
+            if text.seed is None:  # slots do not share a seed, so seeds are drawn here
                 seed, is_given = seed_for_completion(self.llm, None)
                 text.seed = seed if is_given else None
-        # Who decodes by itself has OpenMP threads of its own: that is the worker's thread.
+        # A text that decodes by itself must do so in the worker's thread, which has OpenMP threads of its own.
         at_once = 1 if any(map(self._is_alone, texts)) else self.num_slots
         return answering(self.llm, request, texts, self.lent, at_once)
 
     @contextlib.contextmanager
     def lent(self, request: CompletionRequest | ChatRequest, watch: Watch) -> Iterator[Call]:
-        """A call at a slot, within the block. What takes the model alone gets the Llama's own, beside the others.
+        """Lends a slot for the length of the block. A request that needs the model alone gets the Llama's own text.
 
         Raises:
-            Stopped: the client has left before it was its turn.
+            Stopped: the client left before its turn.
         """
         texts = self.llm.engine.texts
         if self._is_alone(request):

@@ -1,4 +1,4 @@
-"""llama-server's fields that say in other words what ours say, or that ask for nothing."""
+"""Translates llama-server's fields that have another name here, or that ask for nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
-"""The samplers in the order in which they are applied, by llama-server's names."""
+"""llama-server's names of the samplers, in the order in which they are applied."""
 
 _OFF: dict[str, dict[str, Any]] = {
     "penalties": {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
@@ -43,7 +43,7 @@ ASKS_FOR_NOTHING: dict[str, tuple[Callable[[Any], bool], str]] = {
     "post_sampling_probs": (_is_none, "log-probabilities are those before the samplers"),
     "t_max_predict_ms": (_is_no_time, "set max_tokens"),
 }
-"""Fields that are taken with the values that ask for nothing, and why others are refused."""
+"""Fields that are accepted with a value that asks for nothing; and why other values are refused."""
 
 
 DOCUMENTED: dict[str, dict[str, Any]] = {
@@ -62,7 +62,7 @@ DOCUMENTED: dict[str, dict[str, Any]] = {
     "t_max_predict_ms": {"type": "integer", "maximum": 0, "description": "Has no effect."},
     "adaptive_target": {"type": "number", "exclusiveMaximum": 0, "description": "Has no effect."},
 }
-"""What the document says of fields that become others, or none."""
+"""Entries in /openapi.json of fields that are translated or dropped."""
 DOCUMENTED_OF_CHATS: dict[str, dict[str, Any]] = {
     **DOCUMENTED,
     "json_schema": {"type": "object", "description": "What the answer must be: as response_format."},
@@ -74,14 +74,14 @@ DOCUMENTED_OF_CHATS: dict[str, dict[str, Any]] = {
 
 
 def as_ours(body: Mapping[str, Any], *, is_chat: bool) -> dict[str, Any]:
-    """A body without nulls, in which llama-server's fields stand under our names.
+    """Returns a body without nulls, in which llama-server's fields have our names.
 
     Args:
-        body: a request of a chat, or of a completion.
-        is_chat: which of them it is.
+        body: a chat or completion request.
+        is_chat: whether it is a chat request.
 
     Raises:
-        ValueError: a field asks for what there is not.
+        ValueError: a field asks for something that is not supported.
     """
     plain = {name: value for name, value in body.items() if value is not None}
     for name in ASKS_FOR_NOTHING.keys() & plain.keys():
@@ -96,10 +96,10 @@ def as_ours(body: Mapping[str, Any], *, is_chat: bool) -> dict[str, Any]:
 
 
 def _without_samplers(given: Any) -> dict[str, Any]:
-    """The values with which those samplers do nothing that are not named.
+    """Returns values that turn off the samplers that `given` does not name.
 
     Raises:
-        ValueError: a name that is unknown, or another order than ours.
+        ValueError: a name is unknown, or the order is not ours.
     """
     names = [_LETTERS.get(letter, letter) for letter in given] if isinstance(given, str) else given
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -114,7 +114,7 @@ def _without_samplers(given: Any) -> dict[str, Any]:
 
 
 def _logprobs(count: Any, body: Mapping[str, Any], *, is_chat: bool) -> dict[str, Any]:
-    """What asks for so many alternatives to each token. What is no number is left to the type of our field."""
+    """Fields that ask for `count` alternatives to each token. If it is not a number, the field's type refuses it."""
     if count == 0 or "logprobs" in body:
         return {}
     return {"logprobs": True, "top_logprobs": count} if is_chat else {"logprobs": count}
@@ -131,11 +131,11 @@ def _of_chats(plain: dict[str, Any]) -> dict[str, Any]:
             plain["chat_template_kwargs"] = {"enable_thinking": False, **(plain.get("chat_template_kwargs") or {})}
         elif budget != -1:
             raise ValueError(f'"{name}" may be 0 (no thoughts) or -1 (any number): thoughts are not cut; leave it out')
-    if plain.get("continue_final_message") in ("auto", "content"):  # another text is left to the type of the field
+    if plain.get("continue_final_message") in ("auto", "content"):  # the field's type refuses other texts
         plain["continue_final_message"] = True
     return plain
 
 
 def any_object(schema: Any) -> Any:
-    """A schema; an empty one means any object."""
+    """The schema; an empty one means any object."""
     return {"type": "object"} if schema == {} else schema

@@ -1,4 +1,4 @@
-"""llama-server's paths beside those of OpenAI: tokens, chat templates, and what is known of the model."""
+"""llama-server's routes besides those of OpenAI: tokens, chat templates, and properties of the model."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ BODIES = (TokenizeRequest,)
 
 
 def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, worker: Worker) -> None:
-    """Add the paths.
+    """Adds the routes.
 
     Args:
-        app: gets them.
-        llm: what is asked.
+        app: gets the routes.
+        llm: the model.
         bodies: reads the bodies.
-        name: what the model is called.
-        worker: who answers requests.
+        name: the model's name.
+        worker: runs the requests.
     """
 
     @app.post("/tokenize", openapi_extra=with_body(TokenizeRequest))
@@ -103,7 +103,7 @@ def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, wo
 
 
 def _slot(llm: Llama, number: int, worker: Worker) -> dict[str, Any]:
-    """As many of them are processing as requests are answered. Which of them it is, is nobody's business."""
+    """The state of a slot. As many slots are processing as requests run; the real assignment is not shown."""
     drafts = llm.draft_model is not None and llm.num_draft_tokens != 0
     is_processing = number < worker.num_running
     return {"id": number, "n_ctx": llm.n_ctx(), "speculative": drafts, "is_processing": is_processing}
@@ -124,7 +124,7 @@ def _tokenized(llm: Llama, body: TokenizeRequest, parts: list[Any]) -> dict[str,
 
 
 def _piece(whole: bytes) -> str | list[int]:
-    """A text, or the bytes of a part of a character."""
+    """The text of a token, or its bytes if they are only a part of a character."""
     try:
         return whole.decode("utf-8")
     except UnicodeDecodeError:
@@ -132,7 +132,7 @@ def _piece(whole: bytes) -> str | list[int]:
 
 
 def meta_of(llm: Llama) -> dict[str, Any]:
-    """What /v1/models says of a model beside its name."""
+    """The model's properties in /v1/models."""
     known = llm.engine.models["target"].describe()
     return {
         "n_vocab": llm.n_vocab(),
@@ -145,22 +145,22 @@ def meta_of(llm: Llama) -> dict[str, Any]:
 
 
 def counted(call: ChatCall) -> dict[str, Any]:
-    """How many tokens a prompt has, in OpenAI's words."""
+    """The number of a prompt's tokens, in OpenAI's form."""
     return {"object": "response.input_tokens", "input_tokens": len(call.tokens)}
 
 
 def chat_prompt(llm: Llama, body: ChatRequest) -> ChatCall:
-    """The prompt that a chat becomes."""
+    """The prompt that the chat template makes of a chat."""
     messages: Any = [message.model_dump(exclude_unset=True) for message in body.messages]
     names = ("tools", "tool_choice", "chat_template_kwargs", "reasoning_effort", "continue_final_message")
     return chat_call(llm, messages, **{name: getattr(body, name) for name in names})
 
 
 def generation_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of a generation by llama-server's names.
+    """All settings of a generation, with llama-server's names.
 
     Args:
-        given: the fields of a completion that have a value. The others have their defaults.
+        given: the fields of a completion that have a value. Others get their defaults.
     """
     asked = {name: value for name, value in given.items() if value is not None}
     numbers = {**CHAIN, **DEFAULTS, "repeat_last_n": CHAIN["penalty_last_n"], "mirostat_tau": 5.0, "mirostat_eta": 0.1}
@@ -192,7 +192,7 @@ def _props(llm: Llama, name: str, num_slots: int) -> dict[str, Any]:
         "default_generation_settings": {"n_ctx": llm.n_ctx(), "params": generation_settings({})},
         "total_slots": num_slots,
         "model_alias": name,
-        "model_path": name,  # where the file lies is nobody's business
+        "model_path": name,  # the path of the file is not shown to clients
         "modalities": {"vision": reads_images(llm), "audio": False, "video": False},
         "chat_template": llm.metadata.get(_TEMPLATE, ""),
         "bos_token": text_of(llm.token_bos()),

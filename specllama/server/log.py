@@ -1,4 +1,4 @@
-"""One line for each request, and how long clients waited for their tokens. Never a word of a text.
+"""Logs one line for each request, and measures how long clients wait for their tokens. No text is ever logged.
 
 Lines go to Python's logger ``specllama.requests`` at level INFO. `specllama serve --log` shows them.
 """
@@ -25,7 +25,7 @@ _TOKEN = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 def log_to_stderr() -> None:
-    """Show the lines."""
+    """Writes the log lines to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger.addHandler(handler)
@@ -34,12 +34,12 @@ def log_to_stderr() -> None:
 
 
 def note_job(scope: Scope, job: Job) -> None:
-    """Say which job answers a request."""
+    """Records the job that answers a request."""
     scope[_JOB] = job
 
 
 class RequestsLogged:
-    """Middleware that writes the lines, and fills the histograms of ``/metrics``."""
+    """Middleware that logs requests, and fills the histograms of ``/metrics``."""
 
     def __init__(self, app: ASGIApp, registry: CollectorRegistry) -> None:
         self._app = app
@@ -58,7 +58,7 @@ class RequestsLogged:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and note what became of it."""
+        """Passes the request on, and logs how it ended."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

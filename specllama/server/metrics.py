@@ -1,4 +1,4 @@
-"""What Prometheus reads at /metrics."""
+"""The metrics that Prometheus reads at /metrics."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PHASES = ("prompt", "draft", "verify", "sample", "rollback")
 
 
 class Metrics(Collector):
-    """Counts what the Llama's ``total_stats`` and the worker say at the moment they are read.
+    """Reads the counters of the Llama's ``total_stats`` and of the worker when they are collected.
 
-    Numbers of a generation count when it has ended, in whatever way.
+    The numbers of a generation are counted when it has ended, in whatever way.
     """
 
     def __init__(self, llm: Llama, worker: Worker) -> None:
@@ -27,7 +27,7 @@ class Metrics(Collector):
         self._worker = worker
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        """All but the requests."""
+        """All metrics except the counts of requests."""
         stats = self._llm.total_stats
         decoded = stats.num_prompt_tokens - stats.num_prompt_tokens_reused
         yield _count("prompt_tokens", "Tokens of prompts that were decoded.", decoded)
@@ -71,7 +71,7 @@ def _per_position(name: str, text: str, counts: Sequence[int]) -> CounterMetricF
 
 
 class RequestsCounted:
-    """Middleware that counts requests by endpoint and status. Unknown paths are one endpoint."""
+    """Middleware that counts requests by endpoint and status. Unknown paths are counted as one endpoint."""
 
     def __init__(self, app: ASGIApp, registry: CollectorRegistry, endpoints: frozenset[str]) -> None:
         self._app = app
@@ -79,7 +79,7 @@ class RequestsCounted:
         self._requests = Counter("specllama_requests", "HTTP requests.", ["endpoint", "status"], registry=registry)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and count its answer."""
+        """Passes the request on, and counts its answer."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""llama-server's own paths of completions: /completion, and /infill, by which editors fill gaps."""
+"""llama-server's own routes for completions: /completion, and /infill, by which editors fill gaps in a text."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _OF_COMPLETIONS = ("best_of", "echo", "logprobs", "suffix", "stream_options")
 
 
 class Extra(BaseModel):
-    """Another text that the model is to know."""
+    """Another text for the model to read, such as a file."""
 
     text: str
     filename: str | None = None
 
 
 class _Native(OtherForm):
-    """A body. Fields of completions that are not here, such as those of samplers, go on as they are."""
+    """The common part of both bodies. Unlisted fields of completions, such as those of samplers, are passed on."""
 
     max_tokens: int | None = Field(None, ge=-1, description="Default, and -1: as many as fit.")
     stream: bool = False
@@ -58,7 +58,7 @@ class _Native(OtherForm):
         return plain
 
     def completion(self, llm: Llama, prompt: Any) -> CompletionRequest:
-        """The completion that it means, of this prompt."""
+        """The equivalent completion request, with this prompt."""
         self._llm = llm
         body = {
             **self.others(),
@@ -72,29 +72,29 @@ class _Native(OtherForm):
         return checked(body, CompletionRequest)
 
     def teller(self, asked: CompletionRequest) -> _Told:
-        """See ``Translated``."""
+        """Returns what translates the answer: see ``Translated``."""
         assert self._llm is not None
         return _Told(self, asked, self._llm)
 
     def progress_chunk(self) -> Item:
-        """What a chunk has that says how much of the prompt is read."""
+        """The other fields of chunks with the progress of the prompt."""
         return _part(0, "", [])
 
 
 class NativeRequest(_Native):
-    """The body of /completion. Fields of completions that are not here go on as they are."""
+    """The body of /completion. Unlisted fields of completions are passed on unchanged."""
 
     prompt: PromptOfCompletion
 
     model_config = ConfigDict(json_schema_extra=with_fields_of(CompletionRequest, _OF_COMPLETIONS))
 
     def asked(self, llm: Llama) -> CompletionRequest:
-        """See ``Translated``."""
+        """The equivalent completion request: see ``Translated``."""
         return self.completion(llm, self.prompt)
 
 
 class InfillRequest(_Native):
-    """The body of /infill. Fields of completions that are not here, such as those of samplers, go on as they are."""
+    """The body of /infill. Unlisted fields of completions, such as those of samplers, are passed on unchanged."""
 
     input_prefix: str
     input_suffix: str
@@ -107,10 +107,10 @@ class InfillRequest(_Native):
 
     ignored: ClassVar[frozenset[str]] = frozenset(
         {"n_indent", "samplers", "t_max_predict_ms", "t_max_prompt_ms"}
-    )  # editors ask for less, sooner
+    )  # editors use them to limit the answer
 
     def asked(self, llm: Llama) -> CompletionRequest:
-        """See ``Translated``."""
+        """The equivalent completion request: see ``Translated``."""
         texts = [self.input_prefix, self.input_suffix, self.prompt]
         extra = [(each.filename, each.text) for each in self.input_extra]
         for text in (texts, *([text] for _, text in extra)):
@@ -121,10 +121,10 @@ class InfillRequest(_Native):
 
 
 def add_native(app: FastAPI, generating: Generating) -> None:
-    """Add the paths.
+    """Adds the routes.
 
     Args:
-        app: gets them.
+        app: gets the routes.
         generating: answers their requests.
     """
 
@@ -142,7 +142,7 @@ def _part(index: int, text: str, tokens: list[int]) -> Item:
 
 
 class _Text:
-    """What is known of one text of the answer."""
+    """One text of the answer, as far as it has arrived."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -152,7 +152,7 @@ class _Text:
 
 
 class _Told:
-    """Tells an answer in the form of llama-server's own completions."""
+    """Translates an answer into the form of llama-server's completions."""
 
     def __init__(self, request: _Native, asked: CompletionRequest, llm: Llama) -> None:
         self._request = request
@@ -160,11 +160,11 @@ class _Told:
         self._llm = llm
 
     def __call__(self, chunks: Generator[Item, None, None]) -> Generator[Item, None, None]:
-        """One response, a list of them if several texts were asked for, or the chunks of a stream."""
+        """Yields one response, a list of them if several texts were asked for, or the chunks of a stream."""
         prompts = [text.prompt for text in self._asked.texts()]
         texts = [_Text() for _ in prompts]
         for chunk in chunks:
-            for choice in chunk["choices"]:  # none in the one with the usage
+            for choice in chunk["choices"]:  # the chunk with the usage has no choices
                 index = choice["index"]
                 text = texts[index]
                 new = [token["id"] for token in chunk.get("tokens", ())]
@@ -216,7 +216,7 @@ class _Told:
         return self._llm.engine.text(ids, special=True).decode("utf-8", "replace")
 
     def _probabilities(self, logprobs: Any, tokens: list[int]) -> list[Item]:
-        """Of each token, from OpenAI's form of them."""
+        """Converts the tokens' log-probabilities from OpenAI's form."""
         if logprobs is None:
             return []
         found = []
@@ -229,7 +229,7 @@ class _Told:
         return found
 
     def _entry(self, token: int | None, name: str, logprob: float) -> Item:
-        """A token, with its number where its text says which one it is."""
+        """The entry of a token. It has the token's id if the text identifies the token."""
         data = bytes_named(name)
         if token is None:
             ids = self._llm.tokenize(data, add_bos=False, special=True) if data else []
@@ -239,7 +239,7 @@ class _Told:
 
 
 def _at(value: Any, path: str) -> Any:
-    """What stands at such a place; None if nothing does."""
+    """The value at a path such as timings/prompt_n; None if there is none."""
     for name in path.split("/"):
         value = value.get(name) if isinstance(value, dict) else None
     return value

@@ -1,4 +1,4 @@
-"""What bodies have in common that are another form of a chat, or of a completion."""
+"""The common part of bodies that are another form of a chat or a completion."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .requests import with_nulls
 
 
 def with_fields_of(model: type[BaseModel], without: Iterable[str]) -> Callable[[dict[str, Any]], None]:
-    """What adds to the document of a body the fields that go on as they are.
+    """Returns a function that adds the fields that are passed on to the /openapi.json entry of a body.
 
     Args:
-        model: whose fields these are.
-        without: those that are said otherwise here.
+        model: the request that these fields belong to.
+        without: fields of `model` that have another form here.
     """
 
     def add(schema: dict[str, Any]) -> None:
@@ -30,10 +30,10 @@ def with_fields_of(model: type[BaseModel], without: Iterable[str]) -> Callable[[
 
 
 class OtherForm(BaseModel):
-    """Such a body. Fields of chats or completions that are not here, such as those of samplers, go on as they are.
+    """A body of another API. Unlisted fields of chats or completions, such as those of samplers, are passed on.
 
     Attributes:
-        ignored: fields that mean nothing here.
+        ignored: accepted fields that have no effect.
     """
 
     ignored: ClassVar[frozenset[str]] = frozenset()
@@ -41,22 +41,22 @@ class OtherForm(BaseModel):
     model_config = ConfigDict(extra="allow", json_schema_extra=with_nulls)
 
     def others(self) -> dict[str, Any]:
-        """The fields that go on as they are."""
+        """The fields that are passed on unchanged."""
         return {name: value for name, value in (self.model_extra or {}).items() if name not in self.ignored}
 
     def without_effect(self) -> list[str]:
-        """What of the fields that are here does nothing, by its name."""
+        """Names of listed fields that have no effect."""
         return []
 
     def progress_chunk(self) -> Item:
-        """See ``Translated``. Nothing: `return_progress` is refused."""
+        """See ``Translated``. Not used, because `return_progress` is refused."""
         return {}
 
     def warned(self, told: Mapping[str, Any]) -> Item:
-        """The warnings of an answer, if there are any: those of the request that it means, and what does nothing.
+        """The warnings of an answer, if there are any: those of the equivalent request, and fields without effect.
 
         Args:
-            told: what the chunks of the answer say.
+            told: the other fields of the answer's chunks.
         """
         names = [*sorted(self.ignored & (self.model_extra or {}).keys()), *self.without_effect()]
         warnings = [*told.get("warnings", ()), *(f"{name} has no effect here" for name in names)]

@@ -1,4 +1,4 @@
-"""The page at /, with its scripts and the library that renders markdown put in."""
+"""The page at /, with its scripts and the markdown library included."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _INLINE = re.compile(r"<(script|style)>(.*?)</\1>", re.S)
 def page_and_policy() -> tuple[str, str]:
     """The page, and its Content-Security-Policy.
 
-    The policy names the script and the style by their hashes, so that the browser runs and applies nothing else,
-    whatever an answer contains, and asks nobody but this server.
+    The policy names the script and the style by their hashes. So the browser runs and applies nothing else, whatever an
+    answer contains, and it contacts no other server.
     """
     files = resources.files(__package__)
     page = _INCLUDED.sub(

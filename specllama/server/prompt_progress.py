@@ -1,4 +1,4 @@
-"""How much of a prompt is read, for clients that ask for it (``return_progress``), as llama-server says it."""
+"""Reports how much of a prompt is read, to clients that ask for it (``return_progress``), in llama-server's form."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _EVERY = 0.25  # seconds
 
 
 class WithProgress:
-    """The items of a job, and before them chunks that say how much of the prompt is read. For the event loop's thread.
+    """The items of a job, preceded by chunks with the progress of the prompt. Only for the event loop's thread.
 
-    Nothing is said before the prompt is begun: what is wrong with a request has a status of its own until then.
+    No chunk is sent before the prompt is begun: until then an error of the request gets its own status.
 
     Args:
-        job: what answers.
-        chunk: what such a chunk has besides.
+        job: answers the request.
+        chunk: the other fields of such a chunk.
     """
 
     def __init__(self, job: Job, chunk: Item) -> None:
@@ -31,7 +31,7 @@ class WithProgress:
         self._began: float | None = None
 
     def stop(self) -> None:
-        """See `Job.stop`."""
+        """Stops the job: see `Job.stop`."""
         self._job.stop()
         if self._first is not None and not self._first.done():
             self._first.cancel()
@@ -50,7 +50,7 @@ class WithProgress:
         return await anext(self._job)
 
     def _progress(self) -> dict[str, int] | None:
-        """None if there is nothing new."""
+        """The progress of the prompt; None if it has not changed."""
         stats = self._job.stats()
         if stats.num_prompt_tokens == 0:
             return None
@@ -65,7 +65,7 @@ class WithProgress:
 
 
 def empty_chunk(request: ChatRequest | CompletionRequest) -> Item:
-    """A chunk of an answer that has no text yet."""
+    """A chunk of an answer without text."""
     is_chat = isinstance(request, ChatRequest)
     text: dict[str, Any] = {"delta": {}} if is_chat else {"text": "", "logprobs": None}
     return {

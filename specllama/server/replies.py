@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def to_json(value: Any) -> bytes:
-    """Compact JSON in ASCII: a client may send half a surrogate pair, which UTF-8 cannot say, and get it back."""
+    """Compact JSON in ASCII. A client may send half a surrogate pair, which UTF-8 cannot encode, and gets it back."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
@@ -28,7 +28,7 @@ class JsonReply(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """The body."""
+        """The body of the response."""
         return to_json(content)
 
 
@@ -51,15 +51,15 @@ async def stopped_when_client_leaves(receive: Receive, job: Job | WithProgress) 
 
 
 class EventStream(Response):
-    """The items of a job as server-sent events, ended by ``[DONE]``, an item that is the last, or an error object.
+    """Sends the items of a job as server-sent events. The last one is ``[DONE]``, a final item, or an error object.
 
-    Starlette's StreamingResponse would notice only at the next event that the client has left.
+    Starlette's StreamingResponse would not notice that the client has left until it sends the next event.
 
     Args:
         job: gives the items.
-        first: that it has given already.
-        error_event: what is said of an error after so many items.
-        ends_itself: the items say which is the last.
+        first: the first item, which the job has given already.
+        error_event: makes the event of an error, from the error and the number of items so far.
+        ends_itself: whether the items have an end of their own, so that ``[DONE]`` is not sent.
     """
 
     media_type = "text/event-stream"
@@ -80,7 +80,7 @@ class EventStream(Response):
         self._ends_itself = ends_itself
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the stream."""
+        """Sends the stream."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
             async with stopped_when_client_leaves(receive, self._job):
@@ -105,6 +105,6 @@ class EventStream(Response):
 
     @staticmethod
     def _event(item: Item) -> bytes:
-        """With its name, where items have any."""
+        """The event of an item, with its name if the item has a type."""
         name = b"event: " + item["type"].encode("ascii") + b"\n" if "type" in item else b""
         return name + b"data: " + to_json(item) + b"\n\n"

@@ -1,4 +1,4 @@
-"""The bodies of requests: read within a limit, and parsed where parsing keeps nobody else waiting."""
+"""Reads the bodies of requests within a limit, and parses them in threads that block no other work."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from specllama.engine.listener import Stopped
 from .threads import Threads
 
 MAX_BODY = 8 << 20
-"""Bytes of a body, unless the server is told otherwise."""
+"""The default limit of a body, in bytes."""
 _MOST_VALUES = 1 << 17
 _MOST_WITHOUT_IDS = 1 << 14
 _SECONDS_TO_SEND = 60
-_SLOWEST = 1 << 15  # bytes in a second, of a large body: it keeps others waiting
-_PATIENCE = 3.0  # seconds that it may be behind
-_LARGE = 1 << 16  # bytes: of larger bodies only so many are in memory at once
+_SLOWEST = 1 << 15  # bytes in a second for a large body, because others wait for its place
+_PATIENCE = 3.0  # seconds that a large body may be late
+_LARGE = 1 << 16  # bytes: the number of larger bodies in memory is limited
 _MOST_LARGE = 4
 _MOST_PROBLEMS = 5
 _LONGEST_PROBLEM = 300
@@ -41,11 +41,11 @@ _Result = TypeVar("_Result")
 class Bodies:
     """Reads and checks bodies.
 
-    Parsing runs in threads of its own. Python's parser of JSON, and pydantic, hold the GIL until they are done, so how
-    much they are given is bounded before.
+    Parsing runs in threads of its own. Python's JSON parser and pydantic hold the GIL until they have finished, so the
+    size of their input is limited before.
 
     Args:
-        most_bytes: the longest body; more gets 413.
+        most_bytes: the limit of a body; longer ones get 413.
     """
 
     def __init__(self, most_bytes: int = MAX_BODY) -> None:
@@ -56,14 +56,14 @@ class Bodies:
         self._threads = Threads(2, "specllama-bodies")
 
     def close(self) -> None:
-        """Parse no more."""
+        """Ends the parsing threads."""
         self._threads.shutdown(wait=False)
 
     async def parsed(self, request: Request, model: type[_Body]) -> _Body:
-        """The body, checked.
+        """Reads and checks a body.
 
         Raises:
-            HTTPException: 400, 408 or 413, with what is wrong.
+            HTTPException: 400, 408, 413 or 415, and a message that says what is wrong.
             Stopped: the client has left.
         """
         if not _JSON.match(request.headers.get("content-type", "")):
@@ -82,19 +82,19 @@ class Bodies:
             return await self.run(_parse, body, model)
 
     async def run(self, function: Callable[..., _Result], *args: Any) -> _Result:
-        """Have one of the threads call a function."""
+        """Calls a function in one of the threads."""
         return await asyncio.wrap_future(self._threads.submit(function, *args))
 
     async def _read(self, request: Request, memory: contextlib.AsyncExitStack) -> bytes:
-        """The bytes. A large body takes its place in `memory`, and waits until there is one: nobody reads on then.
+        """Reads the bytes. A large body waits for a place in `memory`; until then no more of it is read.
 
-        From then on it must come fast enough, because others wait for its place.
+        After that it must arrive fast enough, because others wait for its place.
         """
         declared = request.headers.get("content-length", "")
         self._require_fits(int(declared) if declared.isdecimal() else 0)
         body = bytearray()
         parts = request.stream()
-        last: float | None = None  # when the next part has to be here
+        last: float | None = None  # when the next part must have arrived
         while (part := await _before(last, anext(parts, None))) is not None:
             was_small = len(body) <= _LARGE
             body += part
@@ -116,7 +116,7 @@ class Bodies:
 
 
 async def _before(last: float | None, part: Awaitable[bytes | None]) -> bytes | None:
-    """The part, if it comes before this moment."""
+    """Waits for a part until this moment at the latest."""
     try:
         return await asyncio.wait_for(part, None if last is None else last - time.monotonic())
     except asyncio.TimeoutError:
@@ -126,7 +126,7 @@ async def _before(last: float | None, part: Awaitable[bytes | None]) -> bytes | 
 
 
 def _require_plain(request: Request) -> None:
-    """Refuse a body that does not say itself what it is.
+    """Refuses a compressed body, or one with another charset than UTF-8.
 
     Raises:
         HTTPException: 415.
@@ -155,10 +155,10 @@ def _parse(body: bytes, model: type[_Body]) -> _Body:
 
 
 def checked(value: dict[str, Any], model: type[_Body]) -> _Body:
-    """A body whose fields are those of a model.
+    """Checks a body against a model.
 
     Raises:
-        HTTPException: 400, with what is wrong.
+        HTTPException: 400, and a message that says what is wrong.
     """
     try:
         return model.model_validate(value)
@@ -168,12 +168,12 @@ def checked(value: dict[str, Any], model: type[_Body]) -> _Body:
 
 
 def _num_values(body: bytes) -> int:
-    """How many values there are, about. The parser takes no break: what it would take long for must not come to it."""
+    """The approximate number of values. A body that would take long to parse is refused here: parsing has no break."""
     most = body.count(b",") + body.count(b"[") + body.count(b"{")
     if most <= _MOST_WITHOUT_IDS:
         return most
     count = 0
-    for part in _PART.finditer(body):  # what is in texts does not count
+    for part in _PART.finditer(body):  # values inside texts do not count
         count += part[0][:1] != b'"'
         if count > _MOST_VALUES:
             raise HTTPException(
@@ -183,18 +183,18 @@ def _num_values(body: bytes) -> int:
 
 
 def _num_ids(body: dict[str, Any]) -> int:
-    """How many of the values are token ids, which are looked at quickly."""
+    """How many of the values are token ids, which are parsed quickly."""
     lists = [body.get(name) for name in ("prompt", "tokens")]
     return sum(_num_in(ids) for ids in lists if isinstance(ids, list))
 
 
 def _num_in(ids: list[Any]) -> int:
-    """How many are in a list of ids, or in one of such lists."""
+    """The number of values in a list of ids, or in a list of such lists."""
     return sum(len(part) + 1 if isinstance(part, list) else 1 for part in ids)
 
 
 def _told(problem: Any) -> str:
-    """A place and what is wrong there, without what was given: it may be long."""
+    """A place and its problem, without the given value, which may be long."""
     place = ".".join(str(part)[:40] for part in problem["loc"]) or "the body"
-    what = problem["msg"].removeprefix("Value error, ")  # pydantic's word for ours
+    what = problem["msg"].removeprefix("Value error, ")  # a prefix that pydantic adds to our message
     return f"{place}: {what[:_LONGEST_PROBLEM]}"

@@ -1,4 +1,4 @@
-"""The bodies of requests: llama-cpp-python's types, and what we add to them."""
+"""The bodies of requests: llama-cpp-python's types with our additions."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _OURS = {
     *("timings_per_token", "return_origins", "return_progress", "stream_options", "repeat_last_n", "ignore_eos"),
     "reasoning_format",
 }
-_OF_CHATS = {"response_format", "tools", "functions", "tool_choice", "function_call"}  # what an answer must be
-_ENDED = {"grammar", "response_format"}  # what ends by itself
-_THEIRS = {"n", "best_of", "user", "logit_bias_type", "add_generation_prompt"}  # theirs that no method of Llama takes
+_OF_CHATS = {"response_format", "tools", "functions", "tool_choice", "function_call"}  # they say what an answer must be
+_ENDED = {"grammar", "response_format"}  # with these an answer ends by itself
+_THEIRS = {"n", "best_of", "user", "logit_bias_type", "add_generation_prompt"}  # no method of Llama takes these
 _IMAGE = "image_url"
 OnePrompt = str | list[int | str]
-_LEAST_OF_MESSAGE = 4  # tokens: chat templates put about as many around each
-_MOST_LOGPROBS = 20  # OpenAI's limit in chats; that in completions, 5, is too low for some clients of other servers
+_LEAST_OF_MESSAGE = 4  # tokens that a chat template adds around each message, about
+_MOST_LOGPROBS = 20  # OpenAI's limit for chats; that for completions, 5, is too low for some clients
 _MOST_TEXTS = 128  # OpenAI's limit of n
 
 
@@ -67,14 +67,14 @@ class StreamOptions(BaseModel):
 
 
 def checked_prompt(prompt: Any) -> OnePrompt | list[OnePrompt]:
-    """One prompt, or several. A union of types would make millions of errors of a long list."""
+    """Checks one prompt or several. A union of types would make millions of errors for a long list."""
     if isinstance(prompt, list) and prompt and not any(type(part) is int for part in prompt):
         return [_one_prompt(part) for part in prompt]
     return _one_prompt(prompt)
 
 
 def _one_prompt(prompt: Any) -> OnePrompt:
-    """A text, token ids, a list of both, which llama-server takes, or its object around a text."""
+    """Checks one prompt: a text, token ids, or, as llama-server accepts, a list of both or an object with a text."""
     if isinstance(prompt, dict) and prompt.keys() <= {"prompt_string", "multimodal_data"}:
         if prompt.get("multimodal_data"):
             raise ValueError("multimodal_data is not supported: send images in messages, to /v1/chat/completions")
@@ -87,7 +87,7 @@ def _one_prompt(prompt: Any) -> OnePrompt:
 
 
 def checked_ids(given: Any) -> OnePrompt | list[OnePrompt]:
-    """The same, but for lists of ids and texts and objects, which an embedding cannot be asked of."""
+    """Checks the input of an embedding: as `checked_prompt`, but without objects and lists of both ids and texts."""
     prompt = checked_prompt(given)
     each = prompt if isinstance(prompt, list) and not is_one(prompt) else [prompt]
     if isinstance(given, dict) or any(isinstance(part, list) and not _is_list_of(int, part) for part in each):
@@ -96,12 +96,12 @@ def checked_ids(given: Any) -> OnePrompt | list[OnePrompt]:
 
 
 def is_one(prompt: OnePrompt | list[OnePrompt]) -> TypeGuard[OnePrompt]:
-    """Whether it is one prompt, and no list of them."""
+    """Whether it is one prompt, not a list of prompts."""
     return isinstance(prompt, str) or not prompt or any(isinstance(part, int) for part in prompt)
 
 
 def ids_of(llm: Llama, prompt: OnePrompt) -> str | list[int]:
-    """A prompt of texts and ids in ids; any other as it is."""
+    """Converts a prompt of texts and ids to ids; returns any other prompt unchanged."""
     if isinstance(prompt, str) or _is_list_of(int, prompt):
         return cast("str | list[int]", prompt)
     ids: list[int] = []
@@ -138,7 +138,7 @@ PromptOfCompletion = Annotated[
 
 
 def with_nulls(schema: dict[str, Any]) -> None:
-    """Says in the document that whatever may be left out may also be null."""
+    """Adds to the schema that each optional field may be null."""
     for name, field in schema.get("properties", {}).items():
         if name not in schema.get("required", ()) and {"type": "null"} not in field.get("anyOf", ()):
             kept = {key: field.pop(key) for key in ("title", "description", "default") if key in field}
@@ -146,14 +146,14 @@ def with_nulls(schema: dict[str, Any]) -> None:
 
 
 def with_llama_servers(schema: dict[str, Any]) -> None:
-    """The same, with llama-server's names of fields."""
+    """Adds llama-server's fields to the schema, and that each optional field may be null."""
     properties = schema["properties"]
     properties.update(DOCUMENTED_OF_CHATS if "messages" in properties else DOCUMENTED)
     with_nulls(schema)
 
 
 class Additions(ChainFields, SamplerFields):
-    """What every request may say besides llama-cpp-python's fields."""
+    """The fields that our requests add to llama-cpp-python's."""
 
     num_draft_tokens: int | Literal["auto"] | None = Field(
         None, description="Tokens drafted in a round, or auto; 0 is plain decoding. Default: the server's."
@@ -170,7 +170,7 @@ class Additions(ChainFields, SamplerFields):
     )
     n: int | None = Field(None, ge=1, le=_MOST_TEXTS, description="How many answers to each prompt. Default 1.")
 
-    model_config = ConfigDict(extra="allow")  # what has no effect is named in `warnings`
+    model_config = ConfigDict(extra="allow")  # fields without effect are named in `warnings`
 
     @model_validator(mode="before")
     @classmethod
@@ -189,7 +189,7 @@ class Additions(ChainFields, SamplerFields):
         return plain
 
     def warnings(self, llm: Llama) -> list[str]:
-        """What of the request was accepted and did nothing."""
+        """Warnings of accepted fields that had no effect."""
         names = {*(self.model_extra or {})}
         asked = call_on(llm, options=llm.engine.account.options.overridden(self.num_draft_tokens, None))
         if self.prediction is not None and not is_looked_up(llm, asked):
@@ -208,7 +208,7 @@ class Additions(ChainFields, SamplerFields):
             raise ValueError(str(error)) from None
 
     def _copies(self, count: int) -> list[Self]:
-        """Requests of so many answers, each with a seed of its own. The first one has the request's."""
+        """Requests for `count` answers, each with a seed of its own. The first one has the request's seed."""
         return [
             self.model_copy(update={"n": None, "stream_options": None, "seed": _seed_of(self.seed, number)})
             for number in range(count)
@@ -255,28 +255,28 @@ class CompletionRequest(Additions, CreateCompletionRequest):
 
     @property
     def num_candidates(self) -> int:
-        """How many are generated."""
+        """How many answers are generated for each prompt."""
         return self.best_of or self.num_choices
 
     def texts(self) -> list[CompletionRequest]:
-        """A request for each text: the answers to the first prompt, then those to the next one."""
+        """A request for each text: first all answers to the first prompt, then those to the next prompt."""
         made = [
             copy.model_copy(update={"prompt": prompt, "best_of": None})
             for prompt in self._prompts()
             for copy in self._copies(self.num_candidates)
         ]
         if self.num_candidates > self.num_choices and self.logprobs is None:
-            made = [text.model_copy(update={"logprobs": 0}) for text in made]  # by which they are compared
+            made = [text.model_copy(update={"logprobs": 0}) for text in made]  # to compare the answers
         return made if len(made) > 1 else [self.model_copy(update={"prompt": self._prompts()[0]})]
 
     def _prompts(self) -> list[Any]:
         return [self.prompt] if is_one(self.prompt) else list(self.prompt)
 
     def require_room(self, llm: Llama) -> None:
-        """Refuse before it is tokenized what cannot fit.
+        """Refuses a request that cannot fit, before it is tokenized.
 
         Raises:
-            ValueError: it is too long.
+            ValueError: it is too long, or its schema cannot be enforced.
         """
         for prompt in self._prompts():
             parts = [prompt] if isinstance(prompt, str) else prompt
@@ -287,11 +287,11 @@ class CompletionRequest(Additions, CreateCompletionRequest):
         self._require_room_for_prediction(llm)
 
     def text(self) -> str:
-        """What is asked, by which it is seen whether another request continues it."""
+        """The text of the request. It shows whether another request continues this one."""
         return str(self.prompt)
 
     def begin(self, llm: Llama, call: Call) -> Any:
-        """A response, or the chunks of a stream."""
+        """Starts the generation. Returns a response, or the chunks of a stream."""
         call = _asked(self, llm, call, is_prompt_only=self.max_tokens == 0, knows_what_is_ignored=True)
         arguments = _arguments(self, llm)
         if arguments.pop("json_schema", None) is not None:
@@ -299,14 +299,14 @@ class CompletionRequest(Additions, CreateCompletionRequest):
         return llm.create_completion(**{**arguments, "prompt": ids_of(llm, cast("OnePrompt", self.prompt))}, call=call)
 
     def _format(self) -> dict[str, Any]:
-        """The ``response_format`` of a chat that is to follow the same schema."""
+        """The ``response_format`` of a chat with the same schema."""
         if self.json_schema is None:
             return {}
         return {"response_format": {"type": "json_object", "schema": any_object(self.json_schema)}}
 
 
 class Message(BaseModel):
-    """A message of a chat. Fields that are not here go on as they are."""
+    """A message of a chat. Unlisted fields are passed on unchanged."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -323,12 +323,12 @@ class Message(BaseModel):
         return content
 
     def images(self) -> list[dict[str, Any]]:
-        """Its parts that are images."""
+        """The parts that are images."""
         parts = self.content if isinstance(self.content, list) else []
         return [part for part in parts if part["type"] == _IMAGE]
 
     def words(self) -> Any:
-        """All of it but its images."""
+        """The message without its images."""
         content = self.content
         words = [part for part in content if part["type"] != _IMAGE] if isinstance(content, list) else content
         return {**self.model_dump(exclude={"content"}), "content": words}
@@ -389,12 +389,12 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
 
     @property
     def num_choices(self) -> int:
-        """How many answers are given."""
+        """How many answers are returned."""
         return self.n or 1
 
     @property
     def num_candidates(self) -> int:
-        """How many are generated."""
+        """How many answers are generated."""
         return self.num_choices
 
     def texts(self) -> list[ChatRequest]:
@@ -402,10 +402,11 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         return self._copies(self.num_choices) if self.num_choices > 1 else [self]
 
     def require_room(self, llm: Llama) -> None:
-        """Refuse before it is rendered and tokenized what cannot fit, or cannot be read.
+        """Refuses a request that cannot fit or be read, before the template is applied.
 
         Raises:
-            ValueError: too many messages, too long ones, or images.
+            ValueError: there are too many messages, they are too long, a schema cannot be enforced, or an image
+                cannot be read.
         """
         n_ctx = llm.n_ctx()
         most = max(1, n_ctx // _LEAST_OF_MESSAGE)
@@ -430,17 +431,17 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         require_images(images)
 
     def text(self) -> str:
-        """What is asked, by which it is seen whether another request continues it."""
+        """The text of the request. It shows whether another request continues this one."""
         return "\0".join(f"{message.role}\0{message.content}" for message in self.messages)
 
     def warnings(self, llm: Llama) -> list[str]:
-        """What of the request was accepted and did nothing."""
+        """Warnings of accepted fields that had no effect."""
         reason = None if self._is_strict else self._not_enforced()
         fields = given_fields(self.chat_template_kwargs, self.reasoning_effort)
         unread = [f"{name} has no effect here" for name in unread_fields(llm, fields)]
         form = taught_by(template_of(llm))[0]
         if self.reasoning_format == "none" and form is not None and form.thoughts:
-            unread.append("reasoning_format has no effect here")  # its thoughts are no text between two marks
+            unread.append("reasoning_format has no effect here")  # its thoughts are not a text between two marks
         return [*super().warnings(llm), *unread, *([reason] if reason else [])]
 
     def _not_enforced(self) -> str | None:
@@ -448,7 +449,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         return why_not_enforced({name: getattr(self, name) for name in names})
 
     def begin(self, llm: Llama, call: Call) -> Any:
-        """A response, or the chunks of a stream."""
+        """Starts the generation. Returns a response, or the chunks of a stream."""
         arguments = _arguments(self, llm)
         newer = arguments.pop("max_completion_tokens", None)
         max_tokens = self.max_tokens if newer is None else newer
@@ -460,7 +461,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
 
 
 def _is_strict(body: Any) -> bool:
-    """Whether no schema of the request says that it need not be followed."""
+    """Whether every schema of the request must be followed: none has ``"strict": false``."""
     tools = body.get("tools") if isinstance(body, dict) else None
     places = [tool.get("function") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
     wanted = body.get("response_format") if isinstance(body, dict) else None
@@ -469,7 +470,7 @@ def _is_strict(body: Any) -> bool:
 
 
 def _is_id(name: str) -> bool:
-    """Whether it is the number of a token; llama-server takes texts, too, which stand for all of their tokens."""
+    """Whether it is the number of a token. llama-server also takes texts, which stand for all of their tokens."""
     return name.lstrip("-").isdecimal()
 
 
@@ -478,20 +479,20 @@ def _tokens_of(llm: Llama, text: str, *, is_first: bool = False) -> list[int]:
 
 
 def _seed_of(seed: int | None, number: int) -> int | None:
-    """The seed of one answer of several."""
+    """The seed of one of several answers."""
     is_random = checked_seed(seed) is None
     return seed if number == 0 or is_random else random.Random(f"{seed}, {number}").randrange(1 << 31)
 
 
 def _asked(body: CompletionRequest | ChatRequest, llm: Llama, call: Call, **changes: Any) -> Call:
-    """The call, with what the Llama's methods have no argument for."""
+    """The call, with settings for which the Llama's methods have no argument."""
     if body.repeat_last_n is not None:
         changes["penalty_last_n"] = llm.n_ctx() if body.repeat_last_n < 0 else body.repeat_last_n
     return dataclasses.replace(call, **changes)
 
 
 def _arguments(body: CompletionRequest | ChatRequest, llm: Llama) -> dict[str, Any]:
-    """Arguments of the Llama's method. What was not given, or given as null, is left to its defaults."""
+    """The arguments of the Llama's method. Fields that are missing or null are left to its defaults."""
     dumped = body.model_dump(exclude={*_OURS, *_THEIRS, *(body.model_extra or ())})
     arguments = {name: value for name, value in dumped.items() if value is not None}
     if body.grammar is not None:

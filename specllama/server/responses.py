@@ -1,4 +1,4 @@
-"""/v1/responses: OpenAI's newer form of chats. Nothing is stored: a request has the whole conversation."""
+"""/v1/responses: chats in OpenAI's newer form. Nothing is stored, so a request has the whole conversation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _REFUSED = {
 }
 _IGNORED = frozenset(
     {"max_tool_calls", "truncation"}
-)  # they limit OpenAI's own tools, and say what becomes of what is too long
+)  # they limit OpenAI's own tools, or say how an input that is too long is cut
 _OF_CHATS = {
     "functions": "tools",
     "function_call": "tool_choice",
@@ -49,9 +49,9 @@ _OF_CHATS = {
     "response_format": "text.format",
     **dict.fromkeys(("timings_per_token", "return_origins", "return_progress"), "/v1/chat/completions"),
 }
-"""Fields of chats, and what says the same here."""
+"""Fields of /v1/chat/completions, and what to send here in their place."""
 _LOGPROBS = "message.output_text.logprobs"
-_INCLUDED = {  # of which all but the first is about what there is not
+_INCLUDED = {  # all but the first are about features that this server lacks
     *(_LOGPROBS, "reasoning.encrypted_content", "file_search_call.results", "web_search_call.results"),
     *("web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url"),
     "code_interpreter_call.outputs",
@@ -61,7 +61,7 @@ _WITHOUT_EFFECT_OF_TOOL = {"allowed_callers", "defer_loading", "output_schema"}
 
 
 class ResponsesRequest(OtherForm):
-    """The body of /v1/responses. Fields of chats that are not here, such as those of samplers, go on as they are."""
+    """The body of /v1/responses. Unlisted fields of chats, such as those of samplers, are passed on unchanged."""
 
     input: str | list[dict[str, Any]] = Field(description="A text, or messages, calls and what came of them.")
     model: str | None = None
@@ -112,14 +112,14 @@ class ResponsesRequest(OtherForm):
         return self.top_logprobs is not None or _LOGPROBS in self.include
 
     def without_effect(self) -> list[str]:
-        """See the base class."""
+        """Names of fields that have no effect: see the base class."""
         names = ["store"] if self.store else []
         names += [f"include {name}" for name in self.include if name != _LOGPROBS]
         names += ["text.verbosity"] if self.text.get("verbosity") else []
         return [*names, *(f"reasoning.{name}" for name in self.reasoning if name != "effort")]
 
     def chat(self) -> dict[str, Any]:
-        """The body of the chat that it means."""
+        """The body of the equivalent chat request."""
         body = self.others()
         leading = [{"role": "system", "content": self.instructions}] if self.instructions else []
         body.update(
@@ -139,20 +139,20 @@ class ResponsesRequest(OtherForm):
         return body
 
     def asked(self, llm: Llama) -> ChatRequest:
-        """See ``Translated``."""
+        """The equivalent chat request: see ``Translated``."""
         return checked({**self.chat(), **READ}, ChatRequest)
 
     def teller(self, asked: ChatRequest) -> _Events:
-        """See ``Translated``."""
+        """Returns what translates the answer: see ``Translated``."""
         return _Events(self, asked)
 
 
 def add_responses(app: FastAPI, generating: Generating) -> None:
-    """Add the path.
+    """Adds the routes.
 
     Args:
-        app: gets it.
-        generating: answers its requests.
+        app: gets the routes.
+        generating: answers their requests.
     """
 
     @app.post("/responses", include_in_schema=False, response_model=None)
@@ -183,7 +183,7 @@ def _counted(body: ResponsesRequest, llm: Llama) -> Item:
 
 
 def _error_event(error: Exception, number: int) -> Item:
-    """OpenAI's event, and the object by which its clients raise an error in the middle of a stream."""
+    """OpenAI's error event. It also has the object from which OpenAI's clients raise an error during a stream."""
     said = error_body(error)
     told = {name: said["error"][name] for name in ("code", "message", "param")}
     return {"type": "error", **told, "sequence_number": number, **said}
@@ -193,10 +193,10 @@ def _error_event(error: Exception, number: int) -> Item:
 
 
 def _messages(given: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages of a chat.
+    """The messages of the equivalent chat.
 
     Raises:
-        ValueError: an item that is none of a conversation, or refers to one that would have to be stored.
+        ValueError: an item is not a part of a conversation, or refers to a stored one.
     """
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
@@ -254,7 +254,7 @@ _ITEMS: dict[str, Callable[[list[dict[str, Any]], dict[str, Any]], None]] = {
 
 
 def _is_open(messages: list[dict[str, Any]]) -> bool:
-    """Whether the last message is the model's: its thoughts, its text and its calls are one message."""
+    """Whether the last message is the model's: its thoughts, text and calls are one message."""
     return bool(messages) and messages[-1]["role"] == "assistant"
 
 
@@ -266,7 +266,7 @@ def _text(item: dict[str, Any], name: str) -> str:
 
 
 def _part(part: Any) -> Any:
-    """A part of a message. Those of text are the same in chats."""
+    """A part of a chat message. Parts with text have the same form in chats."""
     if isinstance(part, dict) and part.get("type") == "input_image":
         return {"type": "image_url", "image_url": {"url": part.get("image_url")}}
     return part
@@ -281,7 +281,7 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choice(choice: str | dict[str, Any]) -> Any:
-    """``tool_choice`` of a chat. What is malformed is left to it."""
+    """The ``tool_choice`` of the chat. A malformed one is left to the check of chats."""
     if not isinstance(choice, dict):
         return choice
     if choice.get("type") == "allowed_tools":
@@ -298,7 +298,7 @@ def _named(tool: Any) -> Any:
 
 
 def _format(given: Any) -> Any:
-    """``response_format`` of a chat."""
+    """The ``response_format`` of the chat."""
     if not isinstance(given, dict) or given.get("type") != "json_schema":
         return given
     return {"type": "json_schema", "json_schema": {name: given[name] for name in given if name != "type"}}
@@ -308,7 +308,7 @@ def _format(given: Any) -> Any:
 
 
 class _Events:
-    """Tells an answer."""
+    """Translates the chunks of a chat into an answer in the form of /v1/responses."""
 
     def __init__(self, request: ResponsesRequest, asked: ChatRequest) -> None:
         self._request = request
@@ -320,7 +320,7 @@ class _Events:
         self._number = 0
 
     def __call__(self, chunks: Generator[Item, None, None]) -> Generator[Item, None, None]:
-        """One response, or the events of a stream."""
+        """Yields one response, or the events of a stream."""
         for event in self._events(chunks):
             if self._request.stream:
                 yield {**event, "sequence_number": self._number}
@@ -331,7 +331,7 @@ class _Events:
     def _events(self, chunks: Iterator[Item]) -> Iterator[Item]:
         first = True
         for chunk in chunks:
-            if first:  # only now: an error before it has a status of its own
+            if first:  # not before the first chunk: an error until then gets its own status
                 yield {"type": "response.created", "response": self._response()}
                 yield {"type": "response.in_progress", "response": self._response()}
                 first = False
@@ -436,7 +436,7 @@ def _new_id(kind: str) -> str:
 
 
 def _content(block: Block) -> Item:
-    """The one part of an item that is a text or a thought, as far as it is written."""
+    """The only part of an item with a text or a thought, as far as it is generated."""
     if block.kind == "thought":
         return {"type": "reasoning_text", "text": block.text}
     return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": list(block.logprobs)}

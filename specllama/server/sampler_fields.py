@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     SamplerFields = BaseModel
 
     class ChainFields(BaseModel):
-        """See below."""
+        """For type checkers: the class below has more fields."""
 
         repeat_last_n: int | None
 else:

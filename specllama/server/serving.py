@@ -18,28 +18,28 @@ from specllama.backend.streams import is_terminal
 from .connections import TimedConnection
 from .worker import OUTCOMES, Worker
 
-_GRACE_SECONDS = 10  # for clients to read the end of their answers
+_GRACE_SECONDS = 10  # for clients to read the last part of their answers
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-_MOST_KEPT = 1 << 20  # bytes
+_MOST_KEPT = 1 << 20  # bytes: glibc returns larger free blocks to the system
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket for the server. It refuses connections until the server listens on it.
+    """Binds a socket for the server. It refuses connections until the server listens on it.
 
     Args:
         host: a name or an address of this machine.
-        port: 0 takes any that is free.
+        port: 0 chooses a free port.
 
     Raises:
-        OSError: no such address, or it is in use.
+        OSError: the address does not exist or is in use.
     """
     try:
-        if not 0 <= port <= 65535:  # getaddrinfo would take it modulo 65536
+        if not 0 <= port <= 65535:  # getaddrinfo would reduce it modulo 65536
             raise OSError("there is no such port")
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with contextlib.ExitStack() as on_failure:
             bound = on_failure.enter_context(socket.socket(family, kind, protocol))
-            if sys.platform != "win32":  # there it would let two servers share the port
+            if sys.platform != "win32":  # on Windows it would let two servers share the port
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
             on_failure.pop_all()
@@ -49,15 +49,15 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 def serve(app: FastAPI, bound: socket.socket, say: Callable[[str], object] = lambda text: None) -> None:
-    """Serve until SIGTERM, or Ctrl-C. Answers under way are stopped within a round, and say so.
+    """Serves until SIGTERM or Ctrl-C. Running answers are stopped within a round, and say that they were stopped.
 
     Args:
         app: from ``create_app``.
-        bound: from ``bound_socket``; closing it is the caller's.
-        say: hears what is done at the end.
+        bound: from ``bound_socket``; the caller closes it.
+        say: called with messages about the shutdown.
 
     Raises:
-        KeyboardInterrupt: it was Ctrl-C.
+        KeyboardInterrupt: the server was ended by Ctrl-C.
     """
     server = _Server(configured(app), {app.state.worker, app.state.embedding_worker}, say)
     server.run(sockets=[bound])
@@ -66,23 +66,23 @@ def serve(app: FastAPI, bound: socket.socket, say: Callable[[str], object] = lam
 
 
 def configured(app: FastAPI) -> uvicorn.Config:
-    """How uvicorn is to serve an app."""
+    """The configuration of uvicorn for an app."""
     return uvicorn.Config(
         app,
         http=TimedConnection,
         ws="none",
         log_level="warning",
         access_log=False,
-        use_colors=is_terminal(sys.stderr),  # uvicorn would ask stdout, which may be None
+        use_colors=is_terminal(sys.stderr),  # uvicorn would check stdout, which may be None
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
 
 
 def give_back_freed_memory() -> None:
-    """Let glibc give back to the system what is freed, for the whole process; elsewhere nothing is done.
+    """Makes glibc return freed memory to the system, for the whole process. Does nothing on other systems.
 
-    By itself glibc raises its thresholds with the largest block that was freed: after a body of 8 MB each thread's heap
-    may keep up to twice as much for good, and a server has many threads.
+    glibc raises its thresholds to the largest block that was freed. After a body of 8 MB, each thread's heap may keep
+    up to twice as much for good, and a server has many threads.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -91,7 +91,7 @@ def give_back_freed_memory() -> None:
 
 
 class _Server(uvicorn.Server):
-    """Ends generations when it is told to end: uvicorn would wait for them."""
+    """Ends the generations when the server is told to end: uvicorn would wait for them."""
 
     def __init__(self, config: uvicorn.Config, workers: Collection[Worker], say: Callable[[str], object]) -> None:
         super().__init__(config)
@@ -99,13 +99,13 @@ class _Server(uvicorn.Server):
         self.interrupted = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Without a second signal that uvicorn sends itself at the end: a SIGTERM is no error, nor is another."""
+        """Notes that a signal ends the server. uvicorn would send it again at the end; a SIGTERM here is no error."""
         self.interrupted = self.interrupted or sig == signal.SIGINT
         self.force_exit = self.force_exit or (self.should_exit and sig == signal.SIGINT)
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop the generations first."""
+        """Stops the generations, then the server."""
         running = sum(worker.num_running for worker in self._workers)
         waiting = sum(worker.num_waiting for worker in self._workers)
         self._say(f"ending: {running} answers under way are stopped, {waiting} waiting requests get 503")

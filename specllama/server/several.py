@@ -23,20 +23,20 @@ from .timings import timings
 
 Request = CompletionRequest | ChatRequest
 Lend = Callable[[Any, Watch], contextlib.AbstractContextManager[Call]]
-"""Where a text is generated. It may have to wait."""
+"""Lends what generates a text, for the length of a block. It may have to wait."""
 
-_LOOKING = 0.1  # seconds between two looks at whether it was stopped
+_LOOKING = 0.1  # seconds between two checks whether the request was stopped
 
 
 def answering(llm: Llama, request: Request, texts: Sequence[Request], lend: Lend, at_once: int = 1) -> Work:
-    """What answers a request.
+    """Returns the work that answers a request.
 
     Args:
-        llm: the same.
-        request: what is asked.
-        texts: what it asks for, see ``texts()`` of it.
-        lend: where each of them is generated.
-        at_once: how many at once.
+        llm: the model.
+        request: the whole request.
+        texts: a request for each text, from ``request.texts()``.
+        lend: lends a slot for each text.
+        at_once: how many texts to generate at once.
     """
     if len(texts) == 1:
         return lambda watch: _answers(llm, texts[0], lend, watch)
@@ -59,7 +59,7 @@ class _Several:
         self._at_once = at_once
 
     def __call__(self, watch: Watch) -> Generator[Item, None, None]:
-        """Runs in a thread of the worker's, and in some of its own."""
+        """Generates the items, in a thread of the worker and in threads of its own."""
         watches = [Watch(watch) for _ in self._texts]
         try:
             with contextlib.closing(self._items(watch, watches)) as items:
@@ -68,7 +68,7 @@ class _Several:
                 else:
                     yield self._response([item for _, item in sorted(items, key=lambda each: each[0])], watches)
         finally:
-            for each in watches:  # none of them generates any more
+            for each in watches:  # all of them have ended by now
                 watch.end(each.tally())
 
     # The items, each with the number of its text
@@ -83,7 +83,7 @@ class _Several:
 
     def _items_of_threads(self, watch: Watch, watches: list[Watch]) -> Generator[tuple[int, Item], None, None]:
         arrived: queue.SimpleQueue[tuple[int, Item] | Exception | None] = queue.SimpleQueue()
-        numbers = itertools.count()  # next() of it is one step of the interpreter
+        numbers = itertools.count()  # next() on it is atomic
 
         def work() -> None:
             try:
@@ -123,7 +123,7 @@ class _Several:
 
     def _response(self, responses: list[Item], watches: list[Watch]) -> Item:
         num_candidates, num_choices = self._request.num_candidates, self._request.num_choices
-        keeps = self._request.logprobs is not None and self._request.logprobs is not False  # 0 alternatives are some
+        keeps = self._request.logprobs is not None and self._request.logprobs is not False  # 0 asks for some, too
         choices: list[Item] = []
         for first in range(0, len(responses), num_candidates):
             those = responses[first : first + num_candidates]
@@ -135,7 +135,7 @@ class _Several:
         return {**whole, "choices": numbered, "usage": self._usage(watches), **_timings(watches)}
 
     def _usage(self, watches: list[Watch]) -> Item:
-        """A prompt counts once, however many answers it gets."""
+        """The usage of the whole request. A prompt counts once, however many answers it gets."""
         firsts = watches[:: self._request.num_candidates]
         num_prompt, num_generated = sum(w.num_prompt_tokens for w in firsts), sum(w.num_shown for w in watches)
         num_cached = sum(cached(w)["prompt_tokens_details"]["cached_tokens"] for w in firsts)
@@ -151,10 +151,10 @@ class _Several:
 def _taken(
     arrived: queue.SimpleQueue[tuple[int, Item] | Exception | None], num_threads: int, watch: Watch
 ) -> Generator[tuple[int, Item], None, None]:
-    """What arrives, until all threads have ended.
+    """Yields the items that arrive, until all threads have ended.
 
     Raises:
-        Exception: what was raised in one of them.
+        Exception: the error of one of the threads.
         Stopped: the client has left.
     """
     while num_threads:
@@ -179,7 +179,7 @@ def _choice(response: Item, *, keeps_logprobs: bool) -> Item:
 
 
 def _likelihood(response: Item) -> float:
-    """The mean log-probability of the tokens of an answer."""
+    """The mean log-probability of an answer's tokens."""
     count = response["usage"]["completion_tokens"]
     scores = response["choices"][0]["logprobs"]["token_logprobs"][-count:] if count else []
     return math.fsum(scores) / count if scores else -math.inf

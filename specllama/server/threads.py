@@ -1,4 +1,4 @@
-"""Threads for what the event loop must not wait for."""
+"""Threads for work that must not block the event loop."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _Task = tuple["concurrent.futures.Future[Any]", Callable[[], Any]]
 
 
 class Threads(concurrent.futures.Executor):
-    """At most so many threads, begun when there is something to do.
+    """At most `count` threads, started when there is work.
 
-    In place of a ``ThreadPoolExecutor``, for which Python waits when the interpreter ends, and of which it allows no
-    more use from then on: a server in a daemon thread of a notebook's would hold up the end with its text, and would
-    have an error for each further request.
+    A ``ThreadPoolExecutor`` is not used, because Python waits for it when the interpreter ends, and refuses further
+    work from then on. A server in a daemon thread of a notebook would delay the end by its generation, and raise an
+    error for each further request.
 
     Args:
-        count: how many.
-        name: theirs.
+        count: the most threads.
+        name: prefix of the threads' names.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -36,7 +36,7 @@ class Threads(concurrent.futures.Executor):
     def submit(
         self, function: Callable[..., _Result], /, *args: Any, **kwargs: Any
     ) -> concurrent.futures.Future[_Result]:
-        """See the base class. For one thread at a time."""
+        """As the base class. May be called by one thread at a time."""
         if self._is_closed:
             raise RuntimeError("these threads are shut down")
         future: concurrent.futures.Future[_Result] = concurrent.futures.Future()
@@ -49,7 +49,7 @@ class Threads(concurrent.futures.Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """See the base class. What was submitted is done."""
+        """As the base class. Submitted work is still done."""
         self._is_closed = True
         _end(self._tasks, self._count)
         if wait:
@@ -70,4 +70,4 @@ def _work(tasks: queue.SimpleQueue[_Task | None]) -> None:
                 future.set_result(call())
             except BaseException as error:
                 future.set_exception(error)
-        del task, future, call  # nothing is held while it waits
+        del task, future, call  # keeps no reference while it waits

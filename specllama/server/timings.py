@@ -1,4 +1,4 @@
-"""What a request cost, in llama-server's words and in ours."""
+"""The cost of a request, in llama-server's fields and ours."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from specllama.stats import Stats
 
 
 def timings(stats: Stats) -> dict[str, Any]:
-    """The ``timings`` of a response: up to ``draft_n_accepted`` llama-server's names, then ours.
+    """The ``timings`` of a response. The names up to ``draft_n_accepted`` are llama-server's, the others ours.
 
-    Milliseconds. ``speedup`` and ``plain_per_second`` are by what ``"auto"`` measured of plain decoding; None without.
+    Times are in milliseconds. ``speedup`` and ``plain_per_second`` use what ``"auto"`` measured of plain decoding; they
+    are None without it.
     """
     num_prompt = stats.num_prompt_tokens - stats.num_prompt_tokens_reused
     return {

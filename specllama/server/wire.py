@@ -1,4 +1,4 @@
-"""What clients send, as our types have it: nulls left out, others' names, and what has no effect or is refused."""
+"""Converts clients' requests to the form of our types: nulls, other names, and fields without effect or refused."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from specllama.drop_in.chat_arguments import as_llama_cpp_has_it, check_request,
 from .llama_fields import ASKS_FOR_NOTHING
 
 WITHOUT_EFFECT = {
-    # OpenAI's that mean nothing to one local model
+    # fields of OpenAI that mean nothing for one local model
     *("metadata", "moderation", "prompt_cache_key", "prompt_cache_options"),
     *("prompt_cache_retention", "safety_identifier", "service_tier", "store", "verbosity"),
-    "modalities",  # of which only text is taken
-    # llama-server's that say how the same answer is made, or what comes beside it
+    "modalities",  # only text is accepted
+    # fields of llama-server about how the same answer is computed, or what is sent beside it
     *(
         "backend_sampling",
         "cache_prompt",
@@ -26,30 +26,30 @@ WITHOUT_EFFECT = {
         "n_keep",
     ),
     *("return_tokens", "sse_ping_interval", "verbose"),
-    *("adaptive_decay", "t_max_prompt_ms"),  # of what is refused, and what llama-server itself passes over
+    *("adaptive_decay", "t_max_prompt_ms"),  # about a refused field; and a field that llama-server itself ignores
 }
-"""Fields that are taken and do nothing: the answer would be the same."""
+"""Fields that are accepted and have no effect: the answer would be the same."""
 REFUSED = {
     "audio": "an answer is text",
     "web_search_options": "nothing is searched for",
 }
-"""Fields that would make another answer, and why there is none."""
+"""Fields that would change the answer, and why they are refused."""
 OTHER_NAMES = {"n_predict": "max_tokens", "n_cmpl": "n", "mirostat": "mirostat_mode"}
-"""llama-server's names of fields, and ours. They win over ours."""
+"""llama-server's names of fields, and ours. If both are given, the value under llama-server's name is used."""
 
 _LONGEST_NAME = 60
 _MODES = ("auto", "required")
 
 
 def plain_body(body: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
-    """A body without nulls, which mean defaults, and by our names.
+    """Returns a body with our names and without nulls, which mean defaults.
 
     Args:
         body: a request.
         known: the fields of all requests.
 
     Raises:
-        ValueError: it has a field that is unknown, or that would need what we lack.
+        ValueError: a field is unknown, or not supported.
     """
     plain = without_nulls(body)
     for theirs in OTHER_NAMES.keys() & plain.keys():
@@ -68,10 +68,10 @@ def plain_body(body: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
 
 
 def _biases(given: list[Any] | dict[str, Any]) -> dict[str, Any]:
-    """Biases by token: llama-server also takes a list of pairs, and false for never.
+    """Biases by token. llama-server also accepts a list of pairs, and false for a token that must not come.
 
     Raises:
-        ValueError: an entry of a list is no pair.
+        ValueError: an entry of a list is not a pair.
     """
     pairs = given if isinstance(given, list) else list(given.items())
     if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs):
@@ -80,10 +80,10 @@ def _biases(given: list[Any] | dict[str, Any]) -> dict[str, Any]:
 
 
 def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of a chat in llama_cpp's form. What is malformed is left to the types.
+    """The body of a chat in llama_cpp's form. Malformed values are left to the types.
 
     Raises:
-        ValueError: a part of it has a field that is unknown, or a tool is chosen that is not there.
+        ValueError: a part of it has an unknown field, or the chosen tool is not in the request.
     """
     plain = without_nulls(body)
     for name in ("tools", "functions"):
@@ -103,12 +103,12 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is not null. Deeper nulls stay: in a schema they may be values."""
+    """The values that are not null. Deeper nulls stay, because they may be values of a schema."""
     return {name: value for name, value in given.items() if value is not None}
 
 
 def _without_inner_nulls(given: Any, inner: str) -> Any:
-    """A dict and one in it, both without nulls."""
+    """A dict and the dict at `inner`, both without nulls."""
     if not isinstance(given, dict):
         return given
     plain = without_nulls(given)
@@ -116,10 +116,10 @@ def _without_inner_nulls(given: Any, inner: str) -> Any:
 
 
 def _allowed_tools(body: dict[str, Any]) -> dict[str, Any]:
-    """The tools that are left, and whether one must be called, where ``tool_choice`` names those that may be.
+    """The allowed tools and the choice among them, if ``tool_choice`` is a list of allowed tools.
 
     Raises:
-        ValueError: it names none, or one that is not there.
+        ValueError: the list is empty or malformed, or names a tool that is not in the request.
     """
     choice = body.get("tool_choice")
     if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":

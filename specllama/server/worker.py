@@ -1,4 +1,4 @@
-"""The threads that answer requests, and the line before them."""
+"""The threads that answer requests, and the queue before them."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from .job import Job, Work
 from .threads import Threads
 
 OUTCOMES = ("completed", "failed", "stopped", "refused")
-"""How a request's work can end."""
+"""How the work of a request can end."""
 _LONGEST_RETRY = 60
 
 
 class Worker:
-    """Runs jobs in the order in which they come. All methods but `close` are for the event loop's thread.
+    """Runs jobs in the order in which they arrive. All methods but `close` are for the event loop's thread.
 
-    In threads of its own: one that decodes gets OpenMP threads of its own. Of several texts at once none does, since
-    their scheduler has a thread for that.
+    Jobs run in threads of the worker, because a thread that decodes keeps OpenMP threads of its own. If several texts
+    run at once, none of these threads decodes: their scheduler has a thread for that.
 
     Args:
-        max_waiting: how many jobs may wait behind those that run.
-        max_running: how many run at once.
+        max_waiting: how many jobs may wait besides those that run.
+        max_running: how many jobs run at once.
     """
 
     def __init__(self, max_waiting: int, max_running: int = 1) -> None:
         self._max_waiting = max_waiting
         self.max_running = max_running
         self._threads = Threads(max_running, "specllama")
-        self._jobs: dict[Job, float] = {}  # and when each began to wait
+        self._jobs: dict[Job, float] = {}  # and when each job began to wait
         self.closing = False
-        """Whether no job is taken any more."""
+        """Whether further jobs are refused."""
         self._mean_seconds = 0.0
         self.outcomes = collections.Counter(dict.fromkeys(OUTCOMES, 0))
-        """How many jobs ended in which way."""
+        """How many jobs ended in each way."""
 
     @property
     def num_running(self) -> int:
@@ -44,14 +44,14 @@ class Worker:
 
     @property
     def num_waiting(self) -> int:
-        """Jobs that wait for it."""
+        """Jobs that wait for the model, or for a slot of it."""
         return max(0, len(self._jobs) - self.max_running)
 
     def start(self, work: Work) -> Job:
-        """Queue some work.
+        """Queues some work.
 
         Raises:
-            LineFullError: as many jobs wait as may.
+            LineFullError: the most jobs are waiting already.
             ShuttingDownError: `shut_down` was called.
         """
         if self.closing:
@@ -66,21 +66,21 @@ class Worker:
         return job
 
     def shut_down(self) -> None:
-        """Stop all jobs, those that run within a round, and take no other."""
+        """Stops all jobs, running ones within a round, and refuses further ones."""
         self.closing = True
         for job in list(self._jobs):
             job.stop(ShuttingDownError())
 
     def close(self) -> None:
-        """Wait until the model is free, after `shut_down`."""
+        """Waits until the model is free. To be called after `shut_down`."""
         self._threads.shutdown()
 
     def _ended(self, job: Job) -> None:
-        self.outcomes[job.outcome] += 1  # first: once the model is free, it has been counted
+        self.outcomes[job.outcome] += 1  # counted before the model is free
         seconds = time.monotonic() - self._jobs.pop(job)
         if job.outcome == "completed":
             self._mean_seconds = 0.8 * self._mean_seconds + 0.2 * seconds if self._mean_seconds else seconds
 
     def _retry_after(self) -> int:
-        """Seconds. The time that jobs took, waiting included, is about the time until the line is as long again."""
+        """Seconds until a retry makes sense: the mean time of a job, its wait included, is about that of the queue."""
         return max(1, min(_LONGEST_RETRY, math.ceil(self._mean_seconds)))

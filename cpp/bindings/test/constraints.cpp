@@ -55,9 +55,11 @@ std::shared_ptr<SequenceBreakers> make_breakers(const std::vector<std::vector<in
 
 void bind_constraints_for_tests(py::module_ & module) {
     py::class_<CallbackConstraint, Constraint, std::shared_ptr<CallbackConstraint>>(
-        module, "CallbackConstraint", "What a function allows, given the recent tokens and the candidates.")
+        module, "CallbackConstraint",
+        "Allows what a function allows: function(recent, candidates) returns a bool for each candidate.")
         .def(py::init<CallbackConstraint::Allows>(), py::arg("allows"));
-    module.def("sequence_breakers", &make_breakers, py::arg("sequences"), "DRY's breakers, given by their tokens.");
+    module.def("sequence_breakers", &make_breakers, py::arg("sequences"),
+               "Returns DRY's breakers for sequences of tokens.");
 }
 
 }  // namespace specllama

@@ -35,16 +35,17 @@ void decode_together(const std::vector<Part> & parts) {
 }  // namespace
 
 void bind_decoding_for_tests(py::module_ & module) {
-    py::class_<Part>(module, "Part", "Tokens to be decoded behind those that a sequence holds.")
+    py::class_<Part>(module, "Part", "Tokens to be decoded after those that a sequence holds.")
         .def(py::init([](std::shared_ptr<Sequence> sequence, const Tokens & tokens, std::size_t first_output) {
                  return Part{std::move(sequence), to_vector(tokens), first_output};
              }),
              py::arg("sequence"), py::arg("tokens"), py::arg("first_output"));
     module.def("decode_together", &decode_together, py::arg("parts"), ReleaseGil(),
-               "Decodes them in one batch, with logits from each one's first_output on.");
-    module.def("num_generating", &Scheduler::num_generating, py::arg("scheduler"), "Texts in the rounds, now.");
+               "Decodes the parts in one batch, with logits from each part's first_output on.");
+    module.def("num_generating", &Scheduler::num_generating, py::arg("scheduler"),
+               "Returns how many texts are in their rounds now.");
     module.def("num_drawing", &Scheduler::num_drawing, py::arg("scheduler"),
-               "Texts that take part in the draft's batches, now.");
+               "Returns how many texts take part in the draft's batches now.");
 }
 
 }  // namespace specllama

@@ -21,9 +21,9 @@ void append(SuffixIndex & self, const Tokens & tokens) {
 void bind_lookup_for_tests(py::module_ & module) {
     using Match = SuffixIndex::Match;
     ResultStruct<Match>(module, "Match", "An earlier occurrence of the end of a text.")
-        .field("next", &Match::next, "Index of the token that followed then.")
-        .field("length", &Match::length, "How many tokens agree, 0 if there is no match.")
-        .field("num_other", &Match::num_other, "Those that went on with another one.");
+        .field("next", &Match::next, "Index of the token that followed the occurrence.")
+        .field("length", &Match::length, "How many tokens match; 0 if there is no match.")
+        .field("num_other", &Match::num_other, "How many other occurrences were followed by another token.");
     py::class_<SuffixIndex>(module, "SuffixIndex", "Finds the longest earlier occurrence of the end of a text.")
         .def(py::init<>())
         .def("append", &append, py::arg("tokens"))

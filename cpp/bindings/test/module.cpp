@@ -3,7 +3,8 @@
 #include "bindings/test/parts.hpp"
 
 PYBIND11_MODULE(_core_test, module) {
-    module.doc() = "What the tests compare with its definition. Nothing else uses it.";
+    module.doc() =
+        "Parts of the C++ code that the tests compare with their definitions. Nothing else uses this module.";
     pybind11::module_::import("specllama._core");  // its types are used here
     specllama::bind_noise_for_tests(module);
     specllama::bind_rules_for_tests(module);

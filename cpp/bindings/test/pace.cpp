@@ -67,8 +67,8 @@ void bind_pace_for_tests(py::module_ & module) {
     ResultStruct<Pace::Decision>(module, "Decision", "What a round does next.")
         .field(
             "move", [](const Pace::Decision & self) { return name_of(self.move); }, "stop, draw or take.")
-        .field("count", &Pace::Decision::count, "How many tokens.")
-        .field("offer", &Pace::Decision::offer, "The number of the offer that is taken.");
+        .field("count", &Pace::Decision::count, "How many tokens it drafts or takes.")
+        .field("offer", &Pace::Decision::offer, "Index of the offer that is taken.");
     py::class_<CostModel>(module, "CostModel", "What a batch of n tokens costs.")
         .def(py::init<>())
         .def("observe", &CostModel::observe, py::arg("n"), py::arg("seconds"))

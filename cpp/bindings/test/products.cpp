@@ -73,7 +73,7 @@ void bind_products_for_tests(py::module_ & module) {
                py::arg("instruction_set"),
                "The product of quantized rows with columns, as the kernels compute it: [columns, rows].");
     module.def("dequantize_rows", &dequantize_rows, py::arg("weights"), py::arg("type"),
-               "The weights in double precision: [rows, values].");
+               "Returns the weights in double precision: [rows, values].");
 }
 
 }  // namespace specllama

@@ -63,9 +63,9 @@ BlockAcceptance acceptance_of_block(const Distributions & p, const Distributions
 }  // namespace
 
 void bind_rules_for_tests(py::module_ & module) {
-    ResultStruct<Verdict>(module, "Verdict", "What became of a draft.")
-        .field("num_accepted", &Verdict::num_accepted, "So many drafted tokens stay.")
-        .field("next", &Verdict::next, "The token after them.");
+    ResultStruct<Verdict>(module, "Verdict", "The decision about a draft.")
+        .field("num_accepted", &Verdict::num_accepted, "How many drafted tokens are accepted.")
+        .field("next", &Verdict::next, "The token after the accepted ones.");
     ResultStruct<BlockAcceptance>(module, "BlockAcceptance", "What block verification computes.")
         .field("h", &BlockAcceptance::h, "[gamma]: h_1 to h_gamma.")
         .field("w", &BlockAcceptance::w, "[gamma+1]: w_0 to w_gamma.");

@@ -44,10 +44,12 @@ const char * skipping(const Decoder & decoder) {
 }  // namespace
 
 void bind_token_lists_for_tests(py::module_ & module) {
-    module.def("listed_distribution", &listed_distribution, py::arg("logits"), py::arg("listed"), py::arg("params"),
-               py::arg("recent") = std::vector<int32_t>(), py::arg("constraint") = nullptr,
-               "What the sampler chain makes of the listed tokens' logits, taken out of those of all [n].");
-    module.def("skipping", &skipping, py::arg("decoder"), "Whether only wanted logits are computed: yes, no, unknown.");
+    module.def(
+        "listed_distribution", &listed_distribution, py::arg("logits"), py::arg("listed"), py::arg("params"),
+        py::arg("recent") = std::vector<int32_t>(), py::arg("constraint") = nullptr,
+        "Returns the distribution that the sampler chain makes from the listed tokens' logits. logits: all [n].");
+    module.def("skipping", &skipping, py::arg("decoder"),
+               "Returns whether only wanted logits are computed: yes, no or unknown.");
 }
 
 }  // namespace specllama

@@ -21,7 +21,7 @@ void bind_translation_for_tests(py::module_ & module) {
         .def_property_readonly("num_tokenized", &Retold::num_tokenized);
     module.def(
         "drafted_tokens", [](const Translation & translation) { return translation.drafted(); }, py::arg("translation"),
-        "For each of the draft's tokens the target's with its text; -1: there is none.");
+        "Returns, for each token of the draft, the target's token with its text; -1 if there is none.");
 }
 
 }  // namespace specllama
