@@ -27,26 +27,51 @@ struct Avx2 : Avx2Lanes {
     // How many products of two bytes may be added in 16 bits.
     static constexpr int room(int largest) { return 32767 / (2 * 127 * largest); }
 
-    // Adds the products of 16 values, in four steps. fresh: whether the sums in 16 bits begin here; done: whether they
-    // end.
+    // Adds the products of 16 values, in four steps, step by step for all columns. fresh: whether the sums in 16 bits
+    // begin here; done: whether they end.
     template <int type, int columns>
-    static void add_steps(const uint8_t * codes, int half, const uint8_t * tile, bool fresh, bool done, Lanes scale,
-                          Lanes (&part)[columns], Lanes (&total)[columns]) {
-        constexpr int most = room(layout_of(static_cast<QuantizedType>(type)).largest());
-        static_assert(most >= 2);
+    static void add_by_steps(const uint8_t * codes, int half, const uint8_t * tile, bool fresh, bool done, Lanes scale,
+                             Lanes (&part)[columns], Lanes (&total)[columns]) {
         SPECLLAMA_UNROLL
         for (int index = 0; index < 4; ++index) {
             const Lanes code = step_of<Avx2, type>(codes, half, index);
-            const bool begins = (fresh && index == 0) || (most < 4 && index % 2 == 0);
-            const bool ends = (done && index == 3) || (most < 4 && index % 2 == 1);
             SPECLLAMA_UNROLL
             for (int c = 0; c < columns; ++c) {
                 const Lanes x = spread(int_at(tile + 4 * ((4 * half + index) * columns + c)));
                 const Lanes pair = _mm256_maddubs_epi16(code, x);
-                part[c] = begins ? pair : _mm256_add_epi16(part[c], pair);
+                part[c] = fresh && index == 0 ? pair : _mm256_add_epi16(part[c], pair);
                 keep(part[c]);
-                if (ends) {
+                if (done && index == 3) {
                     total[c] = add(total[c], dot_words(part[c], scale));
+                }
+            }
+        }
+    }
+
+    // The same for sums in 16 bits that end here, column by column. The codes of the four steps stay in registers, and
+    // so do the sums of eight columns: on a Zen 3, eight columns of Q6_K take 0.91 of the time.
+    template <int type, int columns>
+    static void add_by_columns(const uint8_t * codes, int half, const uint8_t * tile, Lanes scale,
+                               Lanes (&total)[columns]) {
+        constexpr int most = room(layout_of(static_cast<QuantizedType>(type)).largest());
+        static_assert(most >= 2);
+        Lanes code[4];
+        SPECLLAMA_UNROLL
+        for (int index = 0; index < 4; ++index) {
+            code[index] = step_of<Avx2, type>(codes, half, index);
+            keep(code[index]);
+        }
+        SPECLLAMA_UNROLL
+        for (int c = 0; c < columns; ++c) {
+            Lanes part = spread(int32_t{0});
+            SPECLLAMA_UNROLL
+            for (int index = 0; index < 4; ++index) {
+                const Lanes x = spread(int_at(tile + 4 * ((4 * half + index) * columns + c)));
+                const Lanes pair = _mm256_maddubs_epi16(code[index], x);
+                part = index == 0 || (most < 4 && index == 2) ? pair : _mm256_add_epi16(part, pair);
+                if (index == 3 || (most < 4 && index == 1)) {
+                    total[c] = add(total[c], dot_words(part, scale));
+                    keep(total[c]);
                 }
             }
         }
@@ -58,7 +83,6 @@ struct Avx2 : Avx2Lanes {
         constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
         constexpr bool long_sums = layout.span != 16 && room(layout.largest()) >= 8;
         Lanes total[columns];
-        Lanes part[columns];
         begin<Avx2, type, columns>(tile, 0, total);
         for (int sub = 0; sub < layout.values / 32; ++sub) {
             prefetch<Avx2, type>(panel, first_row, sub);
@@ -73,8 +97,14 @@ struct Avx2 : Avx2Lanes {
                 const Lanes pairs = scales_of<Avx2, type>(panel, sub / 2, first_row);
                 scale[0] = scale[1] = sub % 2 == 0 ? twice(pairs, 0) : twice(pairs, 1);
             }
-            add_steps<type, columns>(codes, 0, x, true, !long_sums, scale[0], part, total);
-            add_steps<type, columns>(codes, 1, x, !long_sums, true, scale[1], part, total);
+            if constexpr (long_sums) {
+                Lanes part[columns];
+                add_by_steps<type, columns>(codes, 0, x, true, false, scale[0], part, total);
+                add_by_steps<type, columns>(codes, 1, x, false, true, scale[1], part, total);
+            } else {
+                add_by_columns<type, columns>(codes, 0, x, scale[0], total);
+                add_by_columns<type, columns>(codes, 1, x, scale[1], total);
+            }
         }
         for (int c = 0; c < columns; ++c) {
             weighted[c] = to_floats(total[c]);
