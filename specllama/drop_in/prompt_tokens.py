@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import llama_cpp
 import numpy as np
 
-from .base_class import BaseLlama
+from .base_class import BaseLlama, file_of
 
 _SNIPPET = "\n\n--- snippet ---\n\n"  # between files, for models that have no token for it
 
@@ -88,7 +88,7 @@ def _fim_tokens(llama: BaseLlama, suffix: Any) -> tuple[int, int, int] | None:
 def _raise_no_fim(llama: BaseLlama) -> NoReturn:
     """Raises ValueError."""
     raise ValueError(
-        f"suffix: {llama.model_path} has no tokens for filling a gap (FIM), so it cannot see what comes behind it: "
+        f"suffix: {file_of(llama)} has no tokens for filling a gap (FIM), so it cannot see what comes behind it: "
         "leave the suffix out, or take a model that was trained to fill gaps"
     )
 
