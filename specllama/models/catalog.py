@@ -113,7 +113,7 @@ class Catalog:
             close = difflib.get_close_matches(name.lower(), self.models, n=2, cutoff=0.5)
             hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(self.models)}"
             raise ValueError(
-                f"no model is called {name!r}: {hint} (`specllama pull --list` shows them); one of the hub is ORG/NAME:TYPE"
+                f"no model is called {name!r}: {hint} (`specllama pull --list` shows them; of the hub: ORG/NAME:TYPE)"
             )
         return model
 
