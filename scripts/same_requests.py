@@ -82,7 +82,7 @@ def main() -> int:
     parser.add_argument("--requests", type=Path, default=REQUESTS)
     parser.add_argument("--only", default="", help="only requests whose names have this text in them")
     given = parser.parse_args()
-    counts = dict.fromkeys([*KINDS.values(), "refused"], 0)
+    counts = dict.fromkeys(KINDS.values(), 0)
     lacking: dict[str, list[str]] = {}
     with (
         httpx.Client(base_url=given.ours, timeout=_SECONDS) as ours,
@@ -94,9 +94,7 @@ def main() -> int:
                 continue
             ous, their = ask(ours, request), ask(theirs, request)
             are_good = (ous.status == 200, their.status == 200)
-            kind = {(True, True): "both", (True, False): "only ours", (False, True): "only theirs"}.get(
-                are_good, "neither"
-            )
+            kind = KINDS[are_good]
             counts[kind] += 1
             if kind != "both":
                 bad = ous if kind == "only theirs" else their

@@ -11,12 +11,13 @@ imported("fastapi")
 
 from exact import EXACT_CACHE
 from served import serving  # needs the extra
+from test_tool_calls import END, ROUNDS
 
 from specllama.cli import build_parser
 from specllama.commands.arguments import load_llama
 
 if TYPE_CHECKING:
-    from conftest import MakeLlama, TinyFiles
+    from conftest import MakeLlama, Saying, TinyFiles
 
 
 @pytest.mark.parametrize("kind", ["target", "recurrent"])
@@ -39,6 +40,29 @@ def test_a_chat_beside_a_second_client(make_llama: MakeLlama, tiny_files: TinyFi
     assert metrics["specllama_conversations_resumed_total"] == 2 * 9
     assert metrics["specllama_conversations_kept"] >= 1
     assert 0 < metrics["specllama_conversations_kept_bytes"] <= 64 << 20
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_turns_of_a_long_chat_beside_another(saying: Saying, parallel: int) -> None:
+    """As chats are sent: all messages each time. Of what was read before nothing is read again, so that the first token
+    behind 2,000 others comes in less than a tenth of the time in which they were read.
+    """
+    llm = saying(["One", " two"], ROUNDS + END, n_ctx=4096, cache_ram=64, **EXACT_CACHE)
+    chats = [[{"role": "user", "content": text}] for text in ("the cat " * 1000, "a fox is in it " * 20)]
+    before = [0, 0]
+    with serving(llm, max_parallel=parallel) as served:
+        for turn in range(10):
+            for number, messages in enumerate(chats):
+                answer = served.post("/v1/chat/completions", messages=messages, temperature=0.0, max_tokens=8).json()
+                usage = answer["usage"]
+                read = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+                assert read <= usage["prompt_tokens"] - before[number], (turn, number, usage)
+                if number == 0 and turn:
+                    assert usage["prompt_tokens"] > 2000 and read < 200
+                before[number] = usage["prompt_tokens"]
+                messages += [answer["choices"][0]["message"], {"role": "user", "content": "and the dog"}]
+        if parallel == 1:  # else each has a slot of its own
+            assert served.metrics()["specllama_conversations_resumed_total"] == 18
 
 
 def test_the_option_of_the_server(tiny_files: TinyFiles) -> None:

@@ -18,6 +18,7 @@ from images import asked, image, png
 from served import Served, serving  # needs the extra
 from test_serve_command import process, wait_for
 
+import specllama
 from specllama import cli
 from specllama.drop_in.images import give_image_handler
 
@@ -35,6 +36,15 @@ CAT, DOG = (asked("the cat sat on", image(png(seed)), " and the dog") for seed i
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file that reads images for `tiny_files.target`."""
     return tiny.write_clip(tmp_path_factory.mktemp("clip") / "mmproj.gguf", seed=1)
+
+
+@pytest.fixture(scope="module")
+def reading_images(tiny_files: TinyFiles, clip: Path) -> Iterator[Served]:
+    options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "n_threads_batch": 1, "verbose": False}
+    with specllama.Llama(str(tiny_files.target), draft_model=str(tiny_files.good), **options) as llm:
+        give_image_handler(llm, clip)
+        with serving(llm) as running:
+            yield running
 
 
 @pytest.fixture(params=[1, 3], ids=["one", "several"])
@@ -60,6 +70,61 @@ def test_images_are_read(served: Served, make_llama: MakeLlama, clip: Path) -> N
     chunks = served.events(CHAT, messages=DOG, **OPTIONS)
     assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks) == texts[1]
     assert served.complete()["choices"][0]["text"]
+
+
+DETAILED = {"type": "image_url", "image_url": {"url": png(1), "detail": "low"}}
+BASE64 = png(1).partition(",")[2]
+SOURCE = {"type": "base64", "media_type": "image/png", "data": BASE64}
+SAME: dict[str, tuple[str, dict[str, Any]]] = {
+    "one": (CHAT, {}),
+    "a stream": (CHAT, {"stream": True, "stream_options": {"include_usage": True}}),
+    "n = 2": (CHAT, {"n": 2}),
+    "two images": (CHAT, {"messages": asked("a", image(png(1)), "dog", image(png(2)))}),
+    "turns": (
+        CHAT,
+        {"messages": [*CAT, {"role": "assistant", "content": "a dog"}, {"role": "user", "content": "and"}]},
+    ),
+    "logprobs": (CHAT, {"logprobs": True, "top_logprobs": 2}),
+    "detail": (CHAT, {"messages": asked(DETAILED, "what")}),
+    "nulls": (CHAT, {"top_p": None, "stop": None, "tools": None}),
+    "messages": (
+        "/v1/messages",
+        {
+            "messages": [
+                {"role": "user", "content": [{"type": "image", "source": SOURCE}, {"type": "text", "text": "a"}]}
+            ]
+        },
+    ),
+    "responses": (
+        "/v1/responses",
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": png(1), "detail": "auto"}]}]},
+    ),
+}
+"""Requests with images that the llama-server of the wheel xllamacpp 2026.10.11549 answered, too."""
+READ = {
+    CHAT: {"id", "object", "created", "model", "choices", "usage", "timings"},
+    "/v1/messages": {"id", "type", "role", "content", "model", "stop_reason", "usage"},
+    "/v1/responses": {"id", "object", "created_at", "model", "output", "status", "usage"},
+}
+"""The fields of both servers' answers that clients read."""
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_what_llama_server_answers(reading_images: Served, name: str) -> None:
+    path, body = SAME[name]
+    asks = {CHAT: {"messages": CAT, "max_tokens": 8}, "/v1/messages": {"max_tokens": 8}}
+    body = {**asks.get(path, {"max_output_tokens": 8}), "temperature": 0.0, **body}
+    if body.get("stream"):
+        last = reading_images.events(path, **{name: value for name, value in body.items() if name != "stream"})[-1]
+        assert READ[path] <= last.keys() and last["usage"]["completion_tokens"] > 0
+        return
+    response = reading_images.post(path, **body)
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    assert READ[path] <= answer.keys() and "warnings" not in answer
+    if path == CHAT:
+        assert len(answer["choices"]) == body.get("n", 1) and answer["usage"]["completion_tokens"] > 0
+        assert all(choice["message"]["content"] for choice in answer["choices"])
 
 
 def data(content: bytes, kind: str = "png") -> str:

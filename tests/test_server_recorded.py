@@ -35,6 +35,23 @@ WEATHER = {
     },
 }
 CALL = {"id": "call_x1", "type": "function", "function": {"name": "look", "arguments": '{"n": 1}'}}
+ADD_CALL = {"id": "call_x2", "type": "function", "function": {"name": "add", "arguments": '{"a": 17, "b": 25}'}}
+STRICT_LOOK: dict[str, Any] = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+STRICT_ADD: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Add two whole numbers.",
+        "parameters": {
+            "properties": {"a": {"title": "A", "type": "integer"}, "b": {"title": "B", "type": "integer"}},
+            "required": ["a", "b"],
+            "title": "add_args",
+            "type": "object",
+            "additionalProperties": False,
+        },
+        "strict": True,
+    },
+}
 TITLE = """### Task:
 Generate a concise, 3-5 word title with an emoji summarizing the chat history.
 ### Output:
@@ -242,6 +259,49 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
             "model": "tiny",
             "stream": False,
             "tools": [{"type": "function", "strict": True, **WEATHER["function"]}],
+        },
+    ),
+    # and its second rounds, with two tools that were called at once (0.24, as it sent them)
+    "agents, chats, second round": (
+        CHATS,
+        {
+            "messages": [
+                {"content": "Be brief.", "role": "system"},
+                {"role": "user", "content": "What is the weather in Bonn, and what is 17 + 25?"},
+                {"role": "assistant", "content": None, "tool_calls": [CALL, ADD_CALL]},
+                {"role": "tool", "tool_call_id": CALL["id"], "content": "Sunny."},
+                {"role": "tool", "tool_call_id": ADD_CALL["id"], "content": "42"},
+            ],
+            "model": "tiny",
+            "max_tokens": 200,
+            "temperature": 0.0,
+            "tools": [STRICT_LOOK, STRICT_ADD],
+        },
+    ),
+    "agents, responses, second round": (
+        "/v1/responses",
+        {
+            "include": [],
+            "input": [
+                {"content": "What is the weather in Bonn, and what is 17 + 25?", "role": "user"},
+                *(
+                    {
+                        **{name: call["function"][name] for name in ("arguments", "name")},
+                        "call_id": call["id"],
+                        "id": f"fc_{call['id']}",
+                        "type": "function_call",
+                        "status": "completed",
+                    }
+                    for call in (CALL, ADD_CALL)
+                ),
+                {"call_id": CALL["id"], "output": "Sunny.", "type": "function_call_output"},
+                {"call_id": ADD_CALL["id"], "output": "42", "type": "function_call_output"},
+            ],
+            "instructions": "Be brief.",
+            "max_output_tokens": 200,
+            "model": "tiny",
+            "temperature": 0.0,
+            "tools": [{"type": "function", **each["function"]} for each in (STRICT_LOOK, STRICT_ADD)],
         },
     ),
 }

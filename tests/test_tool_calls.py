@@ -45,6 +45,9 @@ DEEPSEEK = "{# <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>name<｜to
 XML = "{# <tool_call><function=name><parameter=key> #}" + ROUNDS + END
 GLM = "{# <tool_call>name<arg_key>key #}" + ROUNDS + END
 MINIMAX = "{# <minimax:tool_call> #}" + ROUNDS + END
+GEMMA = "{# <|tool_call>call:name{key:value}<tool_call|> #}" + ROUNDS + END
+GEMMA_THINKS = "{# <|channel>thought <channel|> #}" + GEMMA
+FUNCTION_GEMMA = "{# <start_function_call>call:name{} #}" + ROUNDS + END
 KIMI = "{# <|tool_calls_section_begin|> #}" + ROUNDS + END
 HARMONY = "{# <|channel|> <|message|> #}{% if reasoning_effort %}{{ reasoning_effort }}{% endif %}" + ROUNDS + END
 
@@ -68,6 +71,8 @@ SECTION = (
     *("<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>"),
     *("<|tool_call_end|>", "<|tool_calls_section_end|>"),
 )
+QUOTED = ("<|tool_call>", '<|"|>', "<tool_call|>")
+ESCAPED = ("<start_function_call>", "<escape>", "<end_function_call>")
 OPENS = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|constrain|>")
 
 
@@ -258,6 +263,8 @@ FORMS: dict[str, tuple[str, list[str], Sequence[str], str]] = {
         (),
         "",
     ),
+    "gemma": (GEMMA, ["Hm.", QUOTED[0], "call:look", "{n:", "1}", QUOTED[2]], QUOTED, "Hm."),
+    "function-gemma": (FUNCTION_GEMMA, [ESCAPED[0], "call:look{", "n: 1", "}", ESCAPED[2]], ESCAPED, ""),
 }
 
 
@@ -279,6 +286,8 @@ BEGINNINGS = {
     "qwen-xml": "<tool_call>\n<function=",
     "glm": "<tool_call>",
     "minimax": '<minimax:tool_call>\n<invoke name="',
+    "gemma": "<|tool_call>call:",
+    "function-gemma": "<start_function_call>call:",
 }
 
 
@@ -330,6 +339,8 @@ BEGUN: dict[str, tuple[str, list[str], Sequence[str], str]] = {
         (),
         "Well.",
     ),
+    "gemma": (GEMMA, ["Hm.", QUOTED[0], "call:loo", "op{", "q:", QUOTED[1], "!!"], QUOTED, "Hm."),
+    "function-gemma": (FUNCTION_GEMMA, ["Hm.", ESCAPED[0], "call:loo", "op{", "q:3", ESCAPED[2]], ESCAPED, "Hm."),
 }
 
 
@@ -361,11 +372,11 @@ ALL_KINDS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("template", [XML, GLM, MINIMAX])
+@pytest.mark.parametrize("template", [XML, GLM, MINIMAX, GEMMA])
 def test_keys_and_values_follow_the_schema(saying: Saying, template: str) -> None:
     """Texts as they are, anything else as JSON. Tools without parameters have no keys; others may have any."""
     tools = [{"type": "function", "function": {"name": "open", "parameters": ALL_KINDS}}]
-    ends = {XML: "\n</parameter>\n", GLM: "</arg_value>", MINIMAX: "</parameter>"}[template]
+    ends = {XML: "\n</parameter>\n", GLM: "</arg_value>", MINIMAX: "</parameter>", GEMMA: QUOTED[1]}[template]
     llm = saying(['So "it" is\n', ends], template)
     found = everywhere(llm, tools=tools, tool_choice="required", max_tokens=400, parallel_tool_calls=False)
     [(name, arguments)] = found["calls"]
@@ -535,6 +546,15 @@ def test_a_model_thinks_before_a_call_that_it_must_make(saying: Saying, template
     found = everywhere(saying(pieces, template), tools=TOOLS[:1], tool_choice="required")
     assert found["reasoning"] == "Hm.." and found["content"] == ""
     assert [name for name, _ in found["calls"]] == ["look"]
+
+
+def test_a_model_thinks_in_a_channel_before_a_call(saying: Saying) -> None:
+    """Gemma's marks of thoughts, of which the first is a token with a word behind it."""
+    channel = ("<|channel>", "<channel|>")
+    llm = saying([channel[0], "thought", "\nHm..", channel[1], *QUOTED[:1]], GEMMA_THINKS, (*channel, *QUOTED))
+    found = everywhere(llm, tools=TOOLS[:1], tool_choice="required", parallel_tool_calls=False)
+    assert found["reasoning"] == "Hm.." and [name for name, _ in found["calls"]] == ["look"]
+    assert llm.tokenize(channel[0].encode(), add_bos=False, special=True)[-1] in llm.input_ids[: llm.n_tokens]
 
 
 def test_thoughts_of_gpt_oss(saying: Saying) -> None:

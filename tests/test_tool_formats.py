@@ -328,5 +328,5 @@ def test_the_template_says_whether_it_thinks() -> None:
         "'<|channel>thought' '<channel|>'": "<|channel>thought",
     }.items():
         thoughts = taught_by(template)[1]
-        assert thoughts is not None and thoughts[0] == (begin,)
+        assert thoughts is not None and "".join(thoughts[0]) == begin
         assert is_open(f"user: hi\n{begin}\n", thoughts) and not is_open(f"{begin}\n\n{thoughts[1][0]}\n\n", thoughts)

@@ -10,6 +10,8 @@ from llama_cpp import llama_chat_format
 
 from specllama.engine.opening import metadata_of
 
+from .base_class import file_of
+
 _NAME = "tokenizer.chat_template"  # further templates have names such as tokenizer.chat_template.tool_use
 _OF_FILE = "chat_template.default"  # llama_cpp's name for the file's first template
 
@@ -31,7 +33,7 @@ class ChatTemplates:
         unreadable, self._unreadable = self._unreadable or {}, None
         for name, reason in unreadable.items():
             kind = _OF_FILE if name == _NAME else name.removeprefix("tokenizer.")
-            llama._chat_handlers[kind] = _refusing(llama.model_path, reason)
+            llama._chat_handlers[kind] = _refusing(file_of(llama), reason)
         if _NAME in unreadable and kwargs.get("chat_format") is None and llama.chat_handler is None:
             llama.chat_format = _OF_FILE  # in place of llama_cpp's default for files without a template
 
@@ -62,12 +64,12 @@ def _why_unreadable(template: str) -> str | None:
     return None
 
 
-def _refusing(path: str, reason: str) -> Callable[..., Any]:
+def _refusing(file: str, reason: str) -> Callable[..., Any]:
     """A chat handler that refuses every chat and says why."""
 
     def refuse(**_: Any) -> Any:
         raise ValueError(
-            f"the chat template of {path} cannot be read ({reason}): create the Llama with a chat_format or a "
+            f"the chat template of {file} cannot be read ({reason}): create the Llama with a chat_format or a "
             "chat_handler, or get the file again"
         )
 

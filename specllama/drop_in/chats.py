@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from specllama.grammars.schemas import schemas_by_grammar, warn_of_schemas, with_grammar_of_format
 
-from .base_class import BaseLlama
+from .base_class import BaseLlama, file_of
 from .chat_arguments import checked_chat, left_out_by_handlers, with_left_out
 from .continued import with_continued
 from .messages import template_errors
@@ -73,7 +73,7 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
             raise
     if noting.call is None:
         raise ValueError(
-            f"the chat handler of {llm.model_path} asks for no completion: it cannot be rendered as a prompt"
+            f"the chat handler of {file_of(llm)} asks for no completion: it cannot be rendered as a prompt"
         )
     return cast(ChatCall, noting.call)
 
@@ -124,8 +124,8 @@ class _Noting(View):
             ValueError: always.
         """
         raise ValueError(
-            f"the chat handler of {self._llama.model_path} decodes by itself, as those for images do: its prompt is no "
-            "list of tokens; call create_chat_completion"
+            f"the chat handler of {file_of(self._llama)} decodes by itself, as those for images do: "
+            "its prompt is no list of tokens; call create_chat_completion"
         )
 
     def create_completion(self, prompt: str | list[int], **options: Any) -> Any:

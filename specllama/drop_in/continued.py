@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .base_class import BaseLlama
+from .base_class import BaseLlama, file_of
 from .formats.kinds import taught_by
 from .formats.thinking import is_open
 from .images import reads_images
@@ -73,7 +73,7 @@ def with_continued(
     if has_own_handler(llama) or reads_images(llama) or not hands_on_everything(llama):
         raise ValueError(
             "continue_final_message=True needs a chat template that makes the prompts, and a chat handler makes those "
-            f"of {llama.model_path}: leave it out, or create the Llama without a chat_handler or chat_format"
+            f"of {file_of(llama)}: leave it out, or create the Llama without a chat_handler or chat_format"
         )
     thoughts = taught_by(template_of(llama))[1]
     marks = None if thoughts is None else ("".join(thoughts[0]), "".join(thoughts[1]))

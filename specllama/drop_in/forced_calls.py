@@ -11,7 +11,7 @@ from typing import Any
 from specllama.grammars.begun_calls import Beginning, BegunCalls
 from specllama.grammars.schema import NotEnforcedError, SchemaGrammar, matched_schema
 
-from .base_class import BaseLlama
+from .base_class import BaseLlama, file_of
 from .chat_arguments import is_name
 from .formats.forced import behind_trigger, forced_calls
 from .formats.format import Format, Pieces, Written
@@ -75,7 +75,7 @@ def with_forced_calls(
         if not takes_grammar:
             raise ValueError(
                 'tool_choice="required" with several tools needs a chat handler that takes a grammar, and that of '
-                f"{llama.model_path} takes none: name the tool that is to be called"
+                f"{file_of(llama)} takes none: name the tool that is to be called"
             )
         form, how, thoughts = BARE, BARE_WRITTEN, None
     schemas = {name: _schema(tools[name]) for name in ([named] if named else tools)}

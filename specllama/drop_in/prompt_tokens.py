@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import llama_cpp
 import numpy as np
 
-from .base_class import BaseLlama
+from .base_class import BaseLlama, file_of
 
 _SNIPPET = "\n\n--- snippet ---\n\n"  # separates files for a model that has no special token for this
 
@@ -107,7 +107,7 @@ def _raise_no_fim(llama: BaseLlama) -> NoReturn:
         ValueError: always.
     """
     raise ValueError(
-        f"suffix: {llama.model_path} has no tokens for filling a gap (FIM), so it cannot see what comes after it: "
+        f"suffix: {file_of(llama)} has no tokens for filling a gap (FIM), so it cannot see what comes after it: "
         "leave the suffix out, or take a model that was trained to fill gaps"
     )
 

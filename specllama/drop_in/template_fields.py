@@ -8,7 +8,7 @@ from typing import Any
 
 from specllama.warn import warn
 
-from .base_class import BaseLlama
+from .base_class import BaseLlama, file_of
 from .messages import handler_for, names_read
 
 _EFFORT = "reasoning_effort"
@@ -51,7 +51,7 @@ def unread_fields(llama: BaseLlama, fields: Mapping[str, Any]) -> list[str]:
 def warn_of_fields(llama: BaseLlama, fields: Mapping[str, Any]) -> None:
     """Warn of fields that have no effect."""
     for name in unread_fields(llama, fields):
-        warn(f"{name} has no effect: the chat template of {llama.model_path} does not read it; leave it out")
+        warn(f"{name} has no effect: the chat template of {file_of(llama)} does not read it; leave it out")
 
 
 def handler_giving(llama: BaseLlama, fields: Mapping[str, Any]) -> Callable[..., Any] | None:

@@ -49,7 +49,7 @@ class Lora:
         else:  # before 0.3.17
             failed = llama_cpp.llama_set_adapter_lora(context, self.adapter, self.scale)
         if failed:
-            raise RuntimeError(f"the LoRA adapter {self.path} cannot be applied to a context")
+            raise RuntimeError(f"the LoRA adapter {os.path.basename(self.path)} cannot be applied to a context")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -124,7 +124,9 @@ class Catalog:
         if model is None:
             close = difflib.get_close_matches(name.lower(), self.models, n=2, cutoff=0.5)
             hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(self.models)}"
-            raise ValueError(f"no model is called {name!r}: {hint} (`specllama pull --list` shows them)")
+            raise ValueError(
+                f"no model is called {name!r}: {hint} (`specllama pull --list` shows them; of the hub: ORG/NAME:TYPE)"
+            )
         return model
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 from starlette.exceptions import HTTPException
 
@@ -53,8 +54,7 @@ def error_body(error: Exception) -> dict[str, dict[str, str | None]]:
     status = status_of(error)
     if status == 500:
         _log.error("a request failed", exc_info=error)
-    message = error.detail if isinstance(error, HTTPException) else str(error)
-    message = message.replace(" (what it says is on stderr)", "")  # the client does not see stderr
+    message = _message(error).replace(" (what it says is on stderr)", "")  # the client does not see stderr
     # OpenAI's code, by which clients know that a shorter prompt would be accepted.
     too_long = "exceed context window" in message
     return {
@@ -65,6 +65,14 @@ def error_body(error: Exception) -> dict[str, dict[str, str | None]]:
             "code": "context_length_exceeded" if too_long else None,
         }
     }
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, HTTPException):
+        return error.detail
+    if isinstance(error, OSError) and error.filename is not None:  # where a file lies is nobody's business
+        return f"{error.strerror}: {os.path.basename(str(error.filename))}"
+    return str(error)
 
 
 def error_headers(error: Exception) -> dict[str, str]:

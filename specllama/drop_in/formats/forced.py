@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from .format import Pieces, Regex, Written
@@ -69,6 +69,8 @@ class _Grammar:
         self.rules: list[str] = []
         self.parts: list[dict[str, Any]] = []
         self._marks: list[str] = []  # the marks of `text_until`
+        self._named: dict[Hashable, str] = {}
+        self._num_named = 0
 
     def text(self, pieces: Pieces) -> str:
         return " ".join(self._piece(piece) for piece in pieces if piece)
@@ -87,6 +89,16 @@ class _Grammar:
         name = f"schema_{len(self.parts)}"
         self.parts.append({"name": name, "json_schema": schema})
         return f"@{name}"
+
+    def rule(self, write: Callable[[], str], key: Hashable = None) -> str:
+        if key is not None and key in self._named:
+            return self._named[key]
+        name = f"rule_{self._num_named}"
+        self._num_named += 1
+        if key is not None:
+            self._named[key] = name
+        self.rules.append(f"{name}: {write()}")
+        return name
 
     def _piece(self, piece: str) -> str:
         if isinstance(piece, Regex):

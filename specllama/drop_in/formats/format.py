@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Protocol
 
 from .reading import Parsing, Reading
@@ -29,6 +29,9 @@ class Grammar(Protocol):
 
     def schema(self, schema: Any) -> str:
         """The part that matches JSON of a schema."""
+
+    def rule(self, write: Callable[[], str], key: Hashable = None) -> str:
+        """The name of a rule, which is what `write` gives. With a key there is one of it, and it may name itself."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from .format import Format
+from .format import Format, Written
 from .json_calls import escaped, json_or_string
+from .marked import Marked
 from .reading import Parsing, Reading, closing, literally, spaces, text_until
 
 
@@ -25,7 +26,13 @@ def _calls(name: str, begin: str, end: str, quote: str) -> Format:
         yield from _value(reading, reading.arguments, quote, end)
         yield from closing(reading, end)
 
-    return Format(name, lambda template: begin in template, {begin: called}, marks=(end, quote))
+    written = Written(
+        lambda called: (begin, f"call:{called}{{"),
+        ("}", end),
+        trigger=begin,
+        arguments=lambda schema, grammar: Marked(schema, quote, grammar).members(schema),
+    )
+    return Format(name, lambda template: begin in template, {begin: called}, marks=(end, quote), written=written)
 
 
 def _value(reading: Reading, write: Callable[[str], None], quote: str, end: str) -> Parsing[None]:

@@ -5,20 +5,17 @@ from __future__ import annotations
 from .format import Pieces
 from .reading import Parsing, Reading, literally, spaces, text_until
 
-THOUGHTS: tuple[tuple[str, str], ...] = (
-    ("<think>", "</think>"),
-    ("[THINK]", "[/THINK]"),
-    ("<|channel>thought", "<channel|>"),  # Gemma 4
-    ("<seed:think>", "</seed:think>"),
+THOUGHTS: tuple[tuple[Pieces, Pieces], ...] = (
+    (("<think>",), ("</think>",)),
+    (("[THINK]",), ("[/THINK]",)),
+    (("<|channel>", "thought"), ("<channel|>",)),  # Gemma 4
+    (("<seed:think>",), ("</seed:think>",)),
 )
 
 
 def thoughts_in(template: str) -> tuple[Pieces, Pieces] | None:
     """The marks of thoughts that a chat template has; None if it has none of `THOUGHTS`."""
-    for begin, end in THOUGHTS:
-        if end in template and (begin in template or begin.removesuffix("thought") in template):
-            return (begin,), (end,)
-    return None
+    return next((each for each in THOUGHTS if all(piece in template for piece in (*each[0], *each[1]))), None)
 
 
 def is_open(prompt: str, thoughts: tuple[Pieces, Pieces]) -> bool:
@@ -36,10 +33,10 @@ class Thinking:
 
     def __init__(self, template: str, prompt: str) -> None:
         thoughts = thoughts_in(template)
-        self._marks = None if thoughts is None else (thoughts[0][0], thoughts[1][0])
+        self._marks = None if thoughts is None else ("".join(thoughts[0]), "".join(thoughts[1]))
         self._text = ""
-        if thoughts is not None and is_open(prompt, thoughts):
-            self._text = thoughts[0][0]
+        if self._marks is not None and thoughts is not None and is_open(prompt, thoughts):
+            self._text = self._marks[0]
 
     def add(self, piece: str) -> bool:
         """Append a piece. Returns whether it belongs to a thought or to the marks around one."""
