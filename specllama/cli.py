@@ -121,8 +121,27 @@ class _ToStderr(logging.Handler):
         print(f"specllama: {record.getMessage()}", file=sys.stderr)
 
 
+def _download_named(arguments: argparse.Namespace) -> None:
+    """Download the models that ``-m`` and ``-md`` name as ORG/NAME:TYPE, as llama.cpp's ``-hf`` does.
+
+    ORG/NAME alone is not downloaded: it may be a path with a mistake.
+    """
+    draft = getattr(arguments, "draft_model", None)
+    for given in (getattr(arguments, "model", None), *([draft] if isinstance(draft, str) else draft or ())):
+        if isinstance(given, str) and ":" in given and not os.path.exists(given):
+            from specllama.models.hub import HubName, on_disk
+
+            name = HubName.of(given)
+            if name is not None and on_disk(name) is None:
+                from specllama.models.download import pull_from_hub
+
+                print(f"specllama: {name} is not on this machine: it is downloaded", file=sys.stderr)
+                pull_from_hub(name)
+
+
 def _run(arguments: argparse.Namespace) -> int:
     try:
+        _download_named(arguments)
         code = int(arguments.run(arguments))
         sys.stdout.flush()
     except (KeyboardInterrupt, SystemExit) as end:

@@ -99,6 +99,20 @@ def test_a_model_gets_a_name(repository: type[Hub], tiny_files: TinyFiles) -> No
     assert f"{REPO}:m-Q4_K_M.gguf" in listed
 
 
+def test_commands_download_what_is_named_with_its_type(repository: type[Hub], tiny_files: TinyFiles) -> None:
+    """As llama.cpp's ``-hf`` does. A name without a type may be a path with a mistake."""
+    repository.repositories[REPO]["m-Q4_K_M.gguf"] = tiny_files.target.read_bytes()
+    options = ["-c", "256", "-n", "3", "-p", "the cat"]
+    refused = faults.run("generate", "-m", REPO, *options)
+    faults.assert_one_line_error(refused, f"get it with `specllama pull {REPO}`")
+    done = faults.run("generate", "-m", f"{REPO}:Q4_K_M", "-md", f"{REPO}:Q4_K_M", *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("is not on this machine: it is downloaded") == 1
+    missing = faults.run("generate", "-m", "nobody/nothing:Q8_0", *options)
+    assert missing.returncode != 0
+    assert "There is no such repository" in missing.stderr
+
+
 @pytest.mark.parametrize(
     "variables",
     [
