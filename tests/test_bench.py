@@ -35,7 +35,7 @@ class FakeLlama:
     num_draft_tokens = 5
     verify = "auto"
     draft_model = object()
-    engine = types.SimpleNamespace(draft=types.SimpleNamespace(label="a draft"))
+    engine = types.SimpleNamespace(draft=types.SimpleNamespace(label="a draft", is_paced=True))
     models = types.MappingProxyType({"target": None})
 
     def __init__(self, before: Callable[[int], None] = lambda count: None) -> None:
