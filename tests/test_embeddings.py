@@ -118,7 +118,7 @@ def test_no_text_is_longer_than_the_positions_that_a_model_has_learned(
         llm = make_llama(tiny_files.embedding, embedding=True, n_ctx=4096, n_batch=4096)
     assert llm.n_ctx() == tiny.N_CTX_TRAIN
     assert llm.embed("a " * 3000, return_count=True)[1] == tiny.N_CTX_TRAIN
-    with pytest.raises(ValueError, match=r"input 0 has 3002 tokens, and n_batch=1024"):
+    with pytest.raises(ValueError, match=r"input 0 has 3002 tokens, and at most n_batch=1024 are embedded"):
         llm.embed("a " * 3000, truncate=False)
     assert_still_embeds(llm)
 
