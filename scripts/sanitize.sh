@@ -91,7 +91,8 @@ echo "sanitize: what was planted was found; $overlay is instrumented"
 # supported, how texts and chats are read, what reports say), and those that run it by way of other processes or of the
 # server (commands, trials in a child, signals, damaged files): the tests that stay run the same code here, and a process
 # takes seconds to start. Those that are marked long are left out,
-# too: they run the same code with other numbers. With an empty cache the tests of real models skip themselves: they say
+# too: they run the same code with other numbers. So are forks of a process with threads: once in some sixty such tests a
+# child waited forever, and never without AddressSanitizer, whose allocator of GCC 12 takes no lock before a fork. With an empty cache the tests of real models skip themselves: they say
 # nothing new here, and would take an hour.
 left_out=(abi_headers assertions bench_output bench_summary catalog cmake_args compatibility cost_cache docs fetch hub
     prompts product_trial replay report_prediction server_auth server_hosts server_schemas server_sizes structure tables
@@ -100,9 +101,9 @@ left_out=(abi_headers assertions bench_output bench_summary catalog cmake_args c
     schema_suite serve_command server_fuzz server_openai trial tune verify_command chat_messages chat_templates default_threads defaults
     direct_calls embedding_contexts every_path helper_processes interpreter_end process_streams server_wire training train_draft hub_names
     server_log server_embeddings server_conversations tool_formats reference verify_pair_measures bench compare
-    chat_arguments server_meanings tool_calls drafts_command automatic_draft loading_options server_images server_api server_responses
+    forks chat_arguments server_meanings tool_calls drafts_command automatic_draft loading_options server_images server_api server_responses
     server_messages server_recorded server_parallel batch_command schemas infill arguments auto_options cost_memory cost_curve)
-ignored=()
+ignored=(--deselect=tests/test_heads_hard.py::test_forks)
 for name in "${left_out[@]}"; do
     [ -f "tests/test_$name.py" ] || { echo "sanitize: there is no tests/test_$name.py to leave out" >&2; exit 1; }
     ignored+=("--ignore=tests/test_$name.py")
