@@ -90,10 +90,9 @@ echo "sanitize: what was planted was found; $overlay is instrumented"
 # Left out are tests that look at no native code of ours (PyTorch, pages, downloads, reports, what servers refuse, which schemas are
 # supported, how texts and chats are read, what reports say), and those that run it by way of other processes or of the
 # server (commands, trials in a child, signals, damaged files): the tests that stay run the same code here, and a process
-# takes seconds to start. Those that are marked long are left out,
-# too: they run the same code with other numbers. So are forks of a process with threads: once in some sixty such tests a
-# child waited forever, and never without AddressSanitizer, whose allocator of GCC 12 takes no lock before a fork. With an empty cache the tests of real models skip themselves: they say
-# nothing new here, and would take an hour.
+# takes seconds to start. Those that are marked long are left out, too: they run the same code with other numbers. So are
+# forks of a process with threads: once in some sixty such tests a child waited forever, and never without the sanitizer.
+# With an empty cache the tests of real models skip themselves: they say nothing new here, and would take an hour.
 left_out=(abi_headers assertions bench_output bench_summary catalog cmake_args compatibility cost_cache docs fetch hub
     prompts product_trial replay report_prediction server_auth server_hosts server_schemas server_sizes structure tables
     troubleshooting amx batch_continues batch_files bench_against bench_command chat_command cli cli_models cli_usage demo eval_command
