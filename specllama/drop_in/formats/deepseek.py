@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .format import Format, Written
 from .json_calls import json_value
-from .reading import Parsing, Reading, closing, spaces, text_until
+from .reading import Parsing, Reading, closing, section, spaces, text_until
 
 _CALLS, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _CALL, _SEPARATOR, _CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -13,15 +13,7 @@ _FENCE, _FENCE_END = "```json", "```"
 
 
 def _called(reading: Reading, mark: str) -> Parsing[None]:
-    at = reading.at
-    while (yield from closing(reading, _CALL)):
-        if not (yield from _one(reading)):
-            reading.content(mark + reading.since(at))
-            return
-        mark, at = "", reading.at
-    if mark:
-        reading.content(mark)
-    yield from closing(reading, _CALLS_END)
+    yield from section(reading, mark, _CALL, _CALLS_END, _one)
 
 
 def _one(reading: Reading) -> Parsing[bool]:

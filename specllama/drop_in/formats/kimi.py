@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .format import Format, Regex, Written
 from .json_calls import json_value
-from .reading import Parsing, Reading, closing, spaces, text_until
+from .reading import Parsing, Reading, closing, section, spaces, text_until
 
 _CALLS, _CALLS_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 _CALL, _ARGUMENTS, _CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
@@ -12,22 +12,21 @@ _KIND = "functions."
 
 
 def _called(reading: Reading, mark: str) -> Parsing[None]:
-    at = reading.at
-    while (yield from closing(reading, _CALL)):
-        words: list[str] = []
-        found = yield from text_until(reading, words.append, (_ARGUMENTS,))
-        name = "".join(words).strip().removeprefix(_KIND).rpartition(":")[0] or "".join(words).strip()
-        if not found or not name:
-            reading.content(mark + reading.since(at))
-            return
-        reading.call(name)
-        yield from spaces(reading)
-        yield from json_value(reading, reading.arguments)
-        yield from closing(reading, _CALL_END)
-        mark, at = "", reading.at
-    if mark:
-        reading.content(mark)
-    yield from closing(reading, _CALLS_END)
+    yield from section(reading, mark, _CALL, _CALLS_END, _one)
+
+
+def _one(reading: Reading) -> Parsing[bool]:
+    """Read one call. Returns False if the text is no call."""
+    words: list[str] = []
+    found = yield from text_until(reading, words.append, (_ARGUMENTS,))
+    name = "".join(words).strip().removeprefix(_KIND).rpartition(":")[0] or "".join(words).strip()
+    if not found or not name:
+        return False
+    reading.call(name)
+    yield from spaces(reading)
+    yield from json_value(reading, reading.arguments)
+    yield from closing(reading, _CALL_END)
+    return True
 
 
 KIMI = Format(

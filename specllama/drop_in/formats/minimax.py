@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .format import Format, Regex, Written
 from .keyed import Keyed
-from .reading import Parsing, Reading, closing, text_until
+from .reading import Parsing, Reading, section, text_until
 
 _CALLS, _CALLS_END = "<minimax:tool_call>", "</minimax:tool_call>"
 _CALL, _CALL_END = '<invoke name="', "</invoke>"
@@ -15,18 +15,19 @@ _PARAMETERS = Keyed('<parameter name="', '">', "</parameter>")
 
 
 def _called(reading: Reading, mark: str) -> Parsing[None]:
-    at = reading.at
-    while (yield from closing(reading, _CALL)):
-        name: list[str] = []
-        if not (yield from text_until(reading, name.append, ('">',))) or not "".join(name).strip():
-            reading.content(mark + reading.since(at))
-            return
-        reading.call("".join(name).strip())
-        yield from _PARAMETERS.read(reading, "".join(name).strip(), (_CALL_END,))
-        mark, at = "", reading.at
-    if mark:
-        reading.content(mark)
-    yield from closing(reading, _CALLS_END)
+    yield from section(reading, mark, _CALL, _CALLS_END, _one)
+
+
+def _one(reading: Reading) -> Parsing[bool]:
+    """Read one call. Returns False if the text is no call."""
+    words: list[str] = []
+    found = yield from text_until(reading, words.append, ('">',))
+    name = "".join(words).strip()
+    if not found or not name:
+        return False
+    reading.call(name)
+    yield from _PARAMETERS.read(reading, name, (_CALL_END,))
+    return True
 
 
 MINIMAX = Format(

@@ -186,6 +186,29 @@ def closing(reading: Reading, text: str) -> Parsing[bool]:
     return found
 
 
+def section(
+    reading: Reading, mark: str, begin: str, end: str, call: Callable[[Reading], Parsing[bool]]
+) -> Parsing[None]:
+    """Read calls one after another, after the mark that begins the section of all calls.
+
+    Args:
+        reading: the state.
+        mark: the mark that was read. It is content if no call follows.
+        begin: the mark that begins each call.
+        end: the mark that ends the section.
+        call: reads the rest of one call, and returns whether it is a call. What is none is content, to the end.
+    """
+    at = reading.at
+    while (yield from closing(reading, begin)):
+        if not (yield from call(reading)):
+            reading.content(mark + reading.since(at))
+            return
+        mark, at = "", reading.at
+    if mark:
+        reading.content(mark)
+    yield from closing(reading, end)
+
+
 class Reader:
     """Reads an answer that arrives in pieces.
 
