@@ -427,7 +427,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             asked=left_out_by_handlers(self, chat),
             token_bytes=token_bytes,
             answer=answer,
-            chat_handler=handler_giving(self, fields),
+            chat_handler=handler_giving(self, chat["messages"], fields),
             continued=continued,
         )
         view: Any = View(llama_of(self), call)

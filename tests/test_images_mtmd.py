@@ -54,6 +54,18 @@ def test_the_text_is_the_same_with_a_draft(
     assert [outcomes[i].text for i in (0, 1, 3)] == texts
 
 
+@pytest.mark.skipif("MTMDChatHandler" not in HANDLERS, reason="this llama-cpp-python has no MTMDChatHandler")
+def test_chats_without_images_are_under_way_together(make_llama: MakeLlama, tiny_files: TinyFiles, clip: Path) -> None:
+    llm = make_llama(draft=tiny_files.good, n_ctx=512, **EXACT_CACHE)
+    chats = [{"messages": asked("the cat"), "max_tokens": 300}, {"messages": asked("the dog sat on"), "max_tokens": 2}]
+    greedy = {"temperature": 0.0, "logit_bias": {2: -100.0}}
+    expected = [said(llm, **chat, **greedy) for chat in chats]
+    give_image_handler(llm, clip)
+    assert [said(llm, **chat, **greedy) for chat in chats] == expected
+    outcomes = list(llm.create_chat_completions(chats, max_parallel=2, stream=True, **greedy))
+    assert [(outcome.index, outcome.text) for outcome in outcomes] == [(1, expected[1]), (0, expected[0])]
+
+
 def test_a_file_that_reads_no_images_for_the_model(
     make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path
 ) -> None:

@@ -72,6 +72,34 @@ def test_images_are_read(served: Served, make_llama: MakeLlama, clip: Path) -> N
     assert served.complete()["choices"][0]["text"]
 
 
+def test_chats_without_images_are_those_of_a_model_without_the_handler(
+    reading_images: Served, make_llama: MakeLlama, tiny_files: TinyFiles
+) -> None:
+    """Nothing is read twice, prompts are counted, and answers are continued."""
+    messages = [{"role": "user", "content": "the cat sat on the dog and the cat"}]
+    with serving(make_llama(draft=tiny_files.good, n_ctx=1024)) as other:
+        assert reading_images.post(CHAT, messages=CAT, **OPTIONS).status_code == 200
+        for turn in range(3):
+            first, second = (one.post(CHAT, messages=messages, **OPTIONS).json() for one in (reading_images, other))
+            said = first["choices"][0]["message"]
+            assert said == second["choices"][0]["message"]
+            if turn:
+                assert first["usage"] == second["usage"]
+                assert first["usage"]["prompt_tokens_details"]["cached_tokens"] > 10
+            for path in (f"{CHAT}/input_tokens", "/apply-template"):
+                assert reading_images.post(path, messages=messages).json() == other.post(path, messages=messages).json()
+            messages += [said, {"role": "user", "content": "the dog"}]
+        begun = [*messages, {"role": "assistant", "content": "the cat"}]
+        first, second = (
+            one.post(CHAT, messages=begun, continue_final_message=True, **OPTIONS).json()
+            for one in (reading_images, other)
+        )
+        assert first["choices"] == second["choices"]
+    refused = reading_images.post(f"{CHAT}/input_tokens", messages=CAT)
+    assert refused.status_code == 400
+    assert "whose usage says how many tokens it has" in refused.json()["error"]["message"]
+
+
 DETAILED = {"type": "image_url", "image_url": {"url": png(1), "detail": "low"}}
 BASE64 = png(1).partition(",")[2]
 SOURCE = {"type": "base64", "media_type": "image/png", "data": BASE64}

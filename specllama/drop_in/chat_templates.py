@@ -13,7 +13,8 @@ from specllama.engine.opening import metadata_of
 from .base_class import file_of
 
 _NAME = "tokenizer.chat_template"  # further templates have names such as tokenizer.chat_template.tool_use
-_OF_FILE = "chat_template.default"  # llama_cpp's name for the file's first template
+OF_FILE = "chat_template.default"
+"""llama_cpp's name for the handler of the file's first chat template."""
 
 
 class ChatTemplates:
@@ -32,10 +33,10 @@ class ChatTemplates:
         llama: Any = self
         unreadable, self._unreadable = self._unreadable or {}, None
         for name, reason in unreadable.items():
-            kind = _OF_FILE if name == _NAME else name.removeprefix("tokenizer.")
+            kind = OF_FILE if name == _NAME else name.removeprefix("tokenizer.")
             llama._chat_handlers[kind] = _refusing(file_of(llama), reason)
         if _NAME in unreadable and kwargs.get("chat_format") is None and llama.chat_handler is None:
-            llama.chat_format = _OF_FILE  # in place of llama_cpp's default for files without a template
+            llama.chat_format = OF_FILE  # in place of llama_cpp's default for files without a template
 
     @property
     def metadata(self) -> dict[str, str]:

@@ -63,7 +63,9 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
     chat = of_format
     asked = left_out_by_handlers(llm, chat)
     llama = cast(EngineLlama, llm)
-    call = dataclasses.replace(llama._call, chat_handler=handler_giving(llm, fields), continued=continued)
+    call = dataclasses.replace(
+        llama._call, chat_handler=handler_giving(llm, chat["messages"], fields), continued=continued
+    )
     noting = _Noting(llama, call, schemas, asked)
     try:
         with template_errors():
@@ -125,7 +127,7 @@ class _Noting(View):
         """
         raise ValueError(
             f"the chat handler of {file_of(self._llama)} decodes by itself, as those for images do: "
-            "its prompt is no list of tokens; call create_chat_completion"
+            "its prompt is no list of tokens; call create_chat_completion, whose usage says how many tokens it has"
         )
 
     def create_completion(self, prompt: str | list[int], **options: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from .base_class import BaseLlama, file_of
 from .formats.kinds import taught_by
 from .formats.thinking import is_open
-from .images import reads_images
+from .images import decodes_by_itself
 from .messages import hands_on_everything, has_own_handler, template_of
 from .parts import text_of
 
@@ -70,7 +70,7 @@ def with_continued(
             "continue_final_message=True needs a last message of the assistant that has a text, and no calls of tools: "
             "end with such a message, or leave it out"
         )
-    if has_own_handler(llama) or reads_images(llama) or not hands_on_everything(llama):
+    if has_own_handler(llama) or decodes_by_itself(llama, messages) or not hands_on_everything(llama):
         raise ValueError(
             "continue_final_message=True needs a chat template that makes the prompts, and a chat handler makes those "
             f"of {file_of(llama)}: leave it out, or create the Llama without a chat_handler or chat_format"

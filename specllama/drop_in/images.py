@@ -12,6 +12,7 @@ from specllama.models.gguf_header import read_header
 from specllama.models.loading import captured_errors
 
 from .base_class import BaseLlama
+from .chat_templates import OF_FILE
 from .lending import lent
 from .parts import other_parts, text_of
 
@@ -19,15 +20,30 @@ _STACK = 2 << 20  # bytes that tokenizing a text may take; most threads have a s
 
 
 def reads_images(llama: BaseLlama) -> bool:
-    """Whether the Llama has one of llama_cpp's chat handlers for images. These decode every chat by themselves."""
+    """Whether the Llama has one of llama_cpp's chat handlers for images."""
     return hasattr(llama.chat_handler, "clip_model_path")
+
+
+def handler_for_text(llama: BaseLlama) -> Any:
+    """The handler for chats without images, where llama_cpp's handler for images has the same chat template.
+
+    The handler for images reads every chat from its beginning, and no other text can be under way meanwhile.
+
+    Returns:
+        The handler of the file's chat template. None if the Llama reads no images, or by another template.
+    """
+    if type(llama.chat_handler) is not getattr(llama_chat_format, "MTMDChatHandler", None):
+        return None
+    return llama._chat_handlers.get(OF_FILE)
 
 
 def decodes_by_itself(llama: BaseLlama, messages: Any) -> bool:
     """Whether the chat handler decodes these messages in the Llama's own context, outside of the engine's slots."""
     if messages is None or llama.chat_handler is None:
         return False
-    return reads_images(llama) or any(True for _ in other_parts(messages))
+    if any(True for _ in other_parts(messages)):
+        return True
+    return reads_images(llama) and handler_for_text(llama) is None
 
 
 def require_room_for_words(llama: BaseLlama, messages: Any) -> None:

@@ -20,6 +20,7 @@ import jinja2.meta
 from llama_cpp import llama_chat_format
 
 from .base_class import BaseLlama
+from .chat_templates import OF_FILE
 from .images import reads_images
 from .parts import text_of
 
@@ -145,7 +146,7 @@ def _form_for(llama: BaseLlama) -> _Form | None:
 def _formatter_for(llama: BaseLlama) -> Any:
     """llama_cpp's formatter that writes the prompts; None if it is not known."""
     if reads_images(llama):  # handlers for images without a template of their own use the model's
-        return _formatter_of(llama._chat_handlers.get("chat_template.default"))
+        return _formatter_of(llama._chat_handlers.get(OF_FILE))
     return _formatter_of(handler_for(llama))
 
 

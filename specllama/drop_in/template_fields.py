@@ -9,6 +9,7 @@ from typing import Any
 from specllama.warn import warn
 
 from .base_class import BaseLlama, file_of
+from .images import decodes_by_itself, handler_for_text
 from .messages import handler_for, names_read
 
 _EFFORT = "reasoning_effort"
@@ -54,8 +55,15 @@ def warn_of_fields(llama: BaseLlama, fields: Mapping[str, Any]) -> None:
         warn(f"{name} has no effect: the chat template of {file_of(llama)} does not read it; leave it out")
 
 
-def handler_giving(llama: BaseLlama, fields: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """The Llama's chat handler with the fields that its template reads; None if it reads none of them."""
+def handler_giving(llama: BaseLlama, messages: Any, fields: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """The handler for a chat, with the fields that its template reads; None if it is the Llama's own without fields.
+
+    Args:
+        llama: the Llama that answers.
+        messages: the messages of the chat.
+        fields: the template's fields (`given_fields`).
+    """
+    for_text = None if decodes_by_itself(llama, messages) else handler_for_text(llama)
     unread = unread_fields(llama, fields)
     read = {name: value for name, value in fields.items() if name not in unread}
-    return functools.partial(handler_for(llama), **read) if read else None
+    return functools.partial(for_text or handler_for(llama), **read) if read else for_text

@@ -8,7 +8,6 @@ from typing import Any
 
 from specllama import Llama
 from specllama.drop_in.arguments import checked_stops
-from specllama.drop_in.images import reads_images
 from specllama.drop_in.prediction import prediction_usage
 from specllama.drop_in.view import Call
 from specllama.drop_in.watch import Watch
@@ -32,7 +31,7 @@ class Answers:
     def __call__(self, watch: Watch, call: Call) -> Generator[Item, None, None]:
         """Generates the response or the chunks, in a thread of the worker."""
         watch.heed()
-        watch.is_decoded_outside = isinstance(self._request, ChatRequest) and reads_images(self._llm)
+        watch.is_decoded_outside = self._request.decodes_by_itself(self._llm)
         given = self._request.begin(self._llm, dataclasses.replace(call, watch=watch))
         if self._request.stream:
             yield from self._chunks(given, watch)

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 
 from specllama import Llama
-from specllama.drop_in.images import reads_images
 from specllama.drop_in.seeds import seed_for_completion
 from specllama.drop_in.view import Call, call_on
 from specllama.drop_in.watch import Watch
@@ -71,5 +70,4 @@ class Lender:
             yield call_on(self.llm, slot=slot)
 
     def _is_alone(self, request: CompletionRequest | ChatRequest) -> bool:
-        images = isinstance(request, ChatRequest) and reads_images(self.llm)
-        return images or takes_the_model_alone(dict(request))
+        return request.decodes_by_itself(self.llm) or takes_the_model_alone(dict(request))

@@ -24,7 +24,7 @@ from typing_extensions import Self
 from specllama import Llama
 from specllama.drop_in.chat_arguments import require_known
 from specllama.drop_in.formats.kinds import taught_by
-from specllama.drop_in.images import reads_images
+from specllama.drop_in.images import decodes_by_itself, reads_images
 from specllama.drop_in.messages import template_of
 from specllama.drop_in.parts import text_of
 from specllama.drop_in.prediction import checked_prediction, is_looked_up
@@ -286,6 +286,10 @@ class CompletionRequest(Additions, CreateCompletionRequest):
             raise ValueError(f"{reason}; simplify it".replace("response_format", "json_schema"))
         self._require_room_for_prediction(llm)
 
+    def decodes_by_itself(self, llm: Llama) -> bool:
+        """Whether a chat handler decodes the prompt, outside of the engine's slots: never that of a completion."""
+        return False
+
     def text(self) -> str:
         """The text of the request. It shows whether another request continues this one."""
         return str(self.prompt)
@@ -429,6 +433,10 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         if any(message.images() and message.role != "user" for message in self.messages):
             raise ValueError("only messages of the user may have images: send them there")
         require_images(images)
+
+    def decodes_by_itself(self, llm: Llama) -> bool:
+        """Whether the chat handler decodes the messages, outside of the engine's slots."""
+        return decodes_by_itself(llm, [message.model_dump(exclude_unset=True) for message in self.messages])
 
     def text(self) -> str:
         """The text of the request. It shows whether another request continues this one."""
