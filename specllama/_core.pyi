@@ -454,6 +454,8 @@ class Speculator:
         draft_map: TokenMap | None = ...,
         draft_translation: Translation | None = ...,
         draft_inner: str = ...,
+        inner: Sequence | None = ...,
+        inner_map: TokenMap | None = ...,
         state_head: StateHead | None = ...,
         lookahead: LookaheadWindow | None = ...,
         scheduler: Scheduler | None = ...,

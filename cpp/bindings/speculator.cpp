@@ -25,8 +25,8 @@ std::unique_ptr<Speculator> make_speculator(
     std::shared_ptr<Sequence> head, const std::optional<Tokens> & corpus, const py::object & function,
     std::shared_ptr<DraftTokens> draft_tokens, std::optional<int32_t> draft_mask, std::size_t draft_window,
     std::shared_ptr<TokenMap> draft_map, std::shared_ptr<Translation> draft_translation, std::string draft_inner,
-    std::shared_ptr<StateHead> state_head, std::shared_ptr<LookaheadWindow> lookahead,
-    std::shared_ptr<Scheduler> scheduler) {
+    std::shared_ptr<Sequence> inner, std::shared_ptr<TokenMap> inner_map, std::shared_ptr<StateHead> state_head,
+    std::shared_ptr<LookaheadWindow> lookahead, std::shared_ptr<Scheduler> scheduler) {
     if (head && head->decoder().n_features() != target->decoder().state_size()) {
         throw std::invalid_argument("the head reads " + std::to_string(head->decoder().n_features()) +
                                     " numbers for each token, and the target's context was made to show " +
@@ -47,6 +47,9 @@ std::unique_ptr<Speculator> make_speculator(
                              std::move(draft_map),
                              std::move(draft_translation),
                              std::move(draft_inner),
+                             std::move(inner),
+                             std::move(inner_map),
+                             false,
                              std::move(state_head),
                              std::move(lookahead)};
     std::vector<std::unique_ptr<Drafter>> drafters;
@@ -180,8 +183,8 @@ void bind_speculator(py::module_ & module) {
              py::kw_only(), py::arg("draft") = nullptr, py::arg("head") = nullptr, py::arg("corpus") = py::none(),
              py::arg("function") = py::none(), py::arg("draft_tokens") = nullptr, py::arg("draft_mask") = py::none(),
              py::arg("draft_window") = 0, py::arg("draft_map") = nullptr, py::arg("draft_translation") = nullptr,
-             py::arg("draft_inner") = "", py::arg("state_head") = nullptr, py::arg("lookahead") = nullptr,
-             py::arg("scheduler") = nullptr)
+             py::arg("draft_inner") = "", py::arg("inner") = nullptr, py::arg("inner_map") = nullptr,
+             py::arg("state_head") = nullptr, py::arg("lookahead") = nullptr, py::arg("scheduler") = nullptr)
         .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
              py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false,
              py::arg("max_tokens") = static_cast<std::size_t>(-1), py::arg("logits_processor") = py::none(),

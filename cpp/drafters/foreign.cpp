@@ -19,9 +19,7 @@ namespace {
 class ForeignDrafter final : public ModelDrafter {
 public:
     explicit ForeignDrafter(const DrafterParts & parts)
-        : ModelDrafter(Source::foreign, parts.model, parts.tokens, parts.window, parts.mask, nullptr, nullptr),
-          translation_(parts.translation),
-          retold_(*translation_) {}
+        : ModelDrafter(Source::foreign, parts), translation_(parts.translation), retold_(*translation_) {}
 
 protected:
     Reading observed(const std::vector<int32_t> & text, std::size_t) override {

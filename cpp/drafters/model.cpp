@@ -22,26 +22,55 @@ constexpr std::size_t most_behind = 2;   // tokens that the first draw decodes b
 constexpr std::size_t most_saved = 8;    // copies of a recurrent draft's state in one round
 constexpr std::size_t most_guessed = 8;  // guesses of an inner drafter in one decode
 
+// The drafter that guesses what a draft model will draw; null: there is none.
+std::unique_ptr<Drafter> make_inner(const DrafterParts & parts) {
+    if (parts.inner.empty()) {
+        return nullptr;
+    }
+    DrafterParts own;
+    own.corpus = parts.corpus;
+    own.model = parts.inner_model;
+    own.map = parts.inner_map;
+    if (parts.tokens && !parts.map && !parts.inner_map) {  // an object of its own: what is written is counted once
+        own.tokens = std::make_shared<DraftTokens>(parts.tokens->usual());
+    }
+    own.window = parts.window;
+    own.is_inner = true;
+    return make_drafter(parts.inner, own);
+}
+
 }  // namespace
 
-ModelDrafter::ModelDrafter(std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens, std::size_t window,
-                           std::optional<int32_t> mask, std::shared_ptr<const TokenMap> map,
-                           std::unique_ptr<Drafter> inner)
-    : ModelDrafter(Source::model, std::move(sequence), std::move(tokens), window, mask, std::move(map),
-                   std::move(inner)) {}
-
-ModelDrafter::ModelDrafter(Source source, std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens,
-                           std::size_t window, std::optional<int32_t> mask, std::shared_ptr<const TokenMap> map,
-                           std::unique_ptr<Drafter> inner)
+ModelDrafter::ModelDrafter(Source source, const DrafterParts & parts)
     : DrawingDrafter(source),
-      own_(std::move(sequence)),
-      tokens_(std::move(tokens)),
-      mask_(mask),
-      map_(std::move(map)),
-      inner_(std::move(inner)),
-      rates_(all_priors()) {
+      own_(parts.model),
+      tokens_(parts.tokens),
+      mask_(parts.mask),
+      map_(parts.map),
+      inner_(make_inner(parts)),
+      rates_(all_priors()),
+      takes_back_(inner_ || parts.is_inner) {
     const std::size_t n_ctx = own_->decoder().n_ctx();
-    window_ = window > 0 ? std::min(window, n_ctx) : n_ctx;
+    window_ = parts.window > 0 ? std::min(parts.window, n_ctx) : n_ctx;
+    if (DrawingDrafter * drawing = drawing_inner()) {
+        drawing->report_to(&inner_costs_);
+    }
+}
+
+std::vector<Sequence *> ModelDrafter::sequences() const {
+    std::vector<Sequence *> all = inner_ ? inner_->sequences() : std::vector<Sequence *>();
+    all.push_back(own_.get());
+    return all;
+}
+
+double ModelDrafter::decode_seconds() const {
+    const DrawingDrafter * drawing = drawing_inner();
+    return own_->decode_seconds() + (drawing != nullptr ? drawing->decode_seconds() : 0.0);
+}
+
+std::size_t ModelDrafter::num_decoded() const {
+    const DrawingDrafter * drawing = drawing_inner();
+    return own_->num_decoded() + (drawing != nullptr ? drawing->num_decoded() : 0);
 }
 
 // The list begins anew with each generation: drafts then depend on this text alone, so a seed repeats them.
@@ -94,6 +123,9 @@ void ModelDrafter::observe(const DecodedBatch & batch) {
 }
 
 void ModelDrafter::finish(const std::vector<int32_t> & history) {
+    if (inner_) {
+        inner_->finish(history);
+    }
     const std::size_t size = observed(history, 0).size;
     if (tokens_ && prompt_size_ > 0 && size > prompt_size_) {
         std::vector<int32_t> written;
@@ -123,6 +155,12 @@ std::size_t ModelDrafter::room() const {
 // Decodes the prompt except its last token, even if tokens follow it: a recurrent memory is copied there, so that the
 // same prompt can follow.
 std::size_t ModelDrafter::catch_up() {
+    const std::size_t left = catch_up_self();
+    DrawingDrafter * drawing = drawing_inner();
+    return left == 0 && drawing != nullptr ? drawing->catch_up() : left;
+}
+
+std::size_t ModelDrafter::catch_up_self() {
     const std::size_t prompt_end = prompt_size_ - std::min(prompt_size_, begin_);
     const bool has_prompt = prompt_end > 0 && prompt_end <= text_.size();
     // A prompt that did not pay at first may be decoded once its answer has become long.
@@ -232,11 +270,42 @@ bool ModelDrafter::has_row(const Proposal & proposal) const {
         return false;
     }
     // After a token that differs from its guess, the rows belong to another text.
-    std::size_t i = inner_ ? block_begin_ : drafted;
+    std::size_t i = takes_back_ ? 0 : drafted;
     while (i < drafted && own_token(proposal.tokens[i]) == sequence_[text_.size() + i]) {
         ++i;
     }
     return i == drafted;
+}
+
+// Has the inner drafter draw guesses: one by one, as long as a further one may save more time than it takes.
+std::vector<DraftToken> ModelDrafter::drawn_guesses(const DraftRequest & request, const Proposal & proposal,
+                                                    std::size_t count, std::size_t most) {
+    DrawingDrafter & drawing = *drawing_inner();
+    const bool is_weighed = request.paced && costs_ != nullptr && !costs_->empty() && !inner_costs_.empty();
+    std::vector<DraftToken> drawn;
+    Proposal ahead;
+    ahead.tokens = proposal.tokens;
+    double survival = 1.0;
+    std::size_t before = rates_.of(drawing.source()).start();
+    while (drawn.size() < most && ahead.tokens.size() < drawing.room()) {
+        const std::size_t rows = count + drawn.size();
+        if (is_weighed && survival * rates_.of(drawing.source()).next(before) * costs_->seconds(1) <=
+                              inner_costs_.seconds(1) + costs_->seconds(rows + 1) - costs_->seconds(rows)) {
+            break;
+        }
+        std::optional<DraftToken> next = drawing.draw(request, before, ahead);
+        if (!next) {
+            break;
+        }
+        survival *= rates_.of(next->expected);
+        before = next->expected.bucket;
+        ahead.tokens.push_back(next->token);
+        drawn.push_back(std::move(*next));
+        if (request.target.is_eog(ahead.tokens.back())) {
+            break;
+        }
+    }
+    return drawn;
 }
 
 // Guesses the tokens that will be drawn after `count` tokens that are decoded anyway, in the draft's tokens. Guesses do
@@ -247,7 +316,9 @@ std::vector<int32_t> ModelDrafter::guesses(const DraftRequest & request, const P
     const std::size_t most =
         std::min(request.gamma - proposal.tokens.size(), own_->decoder().n_batch() - count + 1) - 1;
     if (inner_ && most > 0) {
-        guessed_ = inner_->offer(request, proposal, std::min(most, most_guessed));
+        const std::size_t wanted = std::min(most, most_guessed);
+        guessed_ = drawing_inner() != nullptr ? drawn_guesses(request, proposal, count, wanted)
+                                              : inner_->offer(request, proposal, wanted);
     }
     if (request.paced && costs_ != nullptr) {
         double saved = 0.0;
@@ -281,7 +352,7 @@ void ModelDrafter::decode_block(const DraftRequest & request, const Proposal & p
     const std::size_t drafted = proposal.tokens.size();
     sequence_ = text_;
     read_drafted(proposal.tokens, sequence_);
-    if (inner_) {  // wrong guesses may be in the memory
+    if (takes_back_) {  // wrong guesses may be in the memory
         own_->keep(std::min(num_common(sequence_, own_->tokens()), sequence_.size() - 1));
     }
     if (drafted > 0 && drafted <= most_saved) {
@@ -332,11 +403,7 @@ std::unique_ptr<Drafter> make_model(const DrafterParts & parts) {
     if (!parts.model) {
         throw std::invalid_argument("the drafter 'model' needs a draft model");
     }
-    DrafterParts of_inner;
-    of_inner.corpus = parts.corpus;
-    std::unique_ptr<Drafter> inner = parts.inner.empty() ? nullptr : make_drafter(parts.inner, of_inner);
-    return std::make_unique<ModelDrafter>(parts.model, parts.tokens, parts.window, parts.mask, parts.map,
-                                          std::move(inner));
+    return std::make_unique<ModelDrafter>(Source::model, parts);
 }
 
 }  // namespace specllama

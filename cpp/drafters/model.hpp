@@ -14,6 +14,8 @@
 
 namespace specllama {
 
+struct DrafterParts;
+
 // The memory, the list of tokens, the masks and text_ are in the draft's vocabulary. All arguments and results are in
 // the target's.
 //
@@ -21,21 +23,17 @@ namespace specllama {
 // is not decoded again until the window moves.
 class ModelDrafter : public DrawingDrafter {
 public:
-    // tokens: the tokens of the draft's vocabulary that it chooses among where this saves the other logits; null: all.
-    // window: the most tokens of the text that the memory holds; 0: as many as the context has room for.
-    // mask: for a model that was trained to draft several tokens in one decode (PARD): all but the first of them see
-    // masks in place of the tokens before them.
-    // map: between the draft's tokens and the target's; null: they are equal.
-    // inner: guesses what this model will draw (Spector and Re 2023, arXiv 2308.04623). The guesses are decoded
-    // together with the token before them, and their rows are used as long as the draws equal the guesses. So tokens
-    // and q are the same as without it. Null: there is none.
-    ModelDrafter(std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens, std::size_t window,
-                 std::optional<int32_t> mask, std::shared_ptr<const TokenMap> map, std::unique_ptr<Drafter> inner);
+    // parts.mask: for a model that was trained to draft several tokens in one decode (PARD): all but the first of them
+    // see masks in place of the tokens before them.
+    // parts.inner: the name of a drafter that guesses what this model will draw (Spector and Re 2023, arXiv
+    // 2308.04623). The guesses are decoded together with the token before them, and their rows are used as long as the
+    // draws equal the guesses. So tokens and q are the same as without it.
+    ModelDrafter(Source source, const DrafterParts & parts);
 
     void begin(const Task & task) override;
     void observe(const DecodedBatch & batch) override;
     void finish(const std::vector<int32_t> & history) override;
-    std::vector<Sequence *> sequences() const override { return {own_.get()}; }
+    std::vector<Sequence *> sequences() const override;
 
     // Draws nothing if no token of the list is allowed; the next draw chooses among all tokens.
     std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
@@ -48,14 +46,10 @@ public:
     // Decodes two tokens, because the first decode of a process is slow.
     void probe() override;
     void report_to(CostModel * costs) override { costs_ = costs; }
-    double decode_seconds() const override { return own_->decode_seconds(); }
-    std::size_t num_decoded() const override { return own_->num_decoded(); }
+    double decode_seconds() const override;
+    std::size_t num_decoded() const override;
 
 protected:
-    ModelDrafter(Source source, std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens,
-                 std::size_t window, std::optional<int32_t> mask, std::shared_ptr<const TokenMap> map,
-                 std::unique_ptr<Drafter> inner);
-
     // A text in the draft's tokens: how many there are, and how many of them have not changed.
     struct Reading {
         std::size_t size;
@@ -86,6 +80,10 @@ private:
                                           const float * logits);
     int32_t own_token(int32_t token) const { return map_ ? map_->read(token) : token; }
     bool has_row(const Proposal & proposal) const;
+    DrawingDrafter * drawing_inner() const { return inner_ ? inner_->drawing() : nullptr; }
+    std::size_t catch_up_self();
+    std::vector<DraftToken> drawn_guesses(const DraftRequest & request, const Proposal & proposal, std::size_t count,
+                                          std::size_t most);
     std::vector<int32_t> guesses(const DraftRequest & request, const Proposal & proposal, std::size_t count);
     void judge_guess(std::size_t place, int32_t token);
     std::optional<DraftToken> draw_next(const DraftRequest & request, std::size_t before, const Proposal & proposal);
@@ -106,8 +104,11 @@ private:
     std::optional<int32_t> mask_;
     std::shared_ptr<const TokenMap> map_;
     std::unique_ptr<Drafter> inner_;
+    CostModel inner_costs_;            // of its decodes, if it has any
     AcceptanceRates rates_;            // how often its guesses are right
     std::vector<DraftToken> guessed_;  // the guesses of the last decode
+    // Whether the drafted tokens before a draw may differ from those of the last one: they were guesses.
+    bool takes_back_;
     // The rows of this round's last decode that tokens can be drawn from.
     std::size_t block_begin_ = 0;    // how many drafted tokens come before the first row
     std::size_t block_size_ = 0;     // number of rows

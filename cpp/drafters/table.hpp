@@ -37,7 +37,10 @@ struct DrafterParts {
     std::size_t window = 0;                         // the most tokens of the text that model and head hold; 0: no limit
     std::shared_ptr<const TokenMap> map = nullptr;  // for a model of another vocabulary; null: it has the target's
     std::shared_ptr<const Translation> translation = nullptr;  // for a model of another tokenizer
-    std::string inner;  // name of the drafter that guesses what the model will draw; empty: none
+    std::string inner;  // name of the drafter that guesses what the draft model will draw; empty: none
+    std::shared_ptr<Sequence> inner_model = nullptr;        // of that drafter, if it is a model
+    std::shared_ptr<const TokenMap> inner_map = nullptr;    // as `map`, for that model
+    bool is_inner = false;                                  // this drafter guesses what another one will draw
     std::shared_ptr<const StateHead> state_head = nullptr;  // a head that llama.cpp does not compute
     std::shared_ptr<LookaheadWindow> lookahead = nullptr;
 };

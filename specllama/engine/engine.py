@@ -127,7 +127,7 @@ class Engine(ClosedWhenGone):
             lora_scale: the factor of the adapter.
             draft_kwargs: the arguments in which a draft given by its path differs from the target: any from ``n_ctx``
                 to ``lora_scale``, ``n_threads_batch``, ``type_k``, ``type_v`` and ``use_mmap``. A draft model may also
-                have ``draft_model="lookup"``, as in ``specllama.Llama``.
+                have a ``draft_model`` of its own, as in ``specllama.Llama``.
             lookup_corpus: a text, or token ids, in which the draft looks up besides the text itself.
             draft_vocabulary: the tokens that the draft may draw, as in ``specllama.Llama``.
             draft_mask_token: the mask token of a parallel draft, as in ``specllama.Llama``.
@@ -437,7 +437,10 @@ class Engine(ClosedWhenGone):
 
     @property
     def models(self) -> dict[str, Model]:
-        """The models by name: the ``"target"``, and those of the draft: a ``"draft"`` model, a ``"head"``, or both."""
+        """The models by name: the ``"target"``, and those of the draft: a ``"draft"`` model, a ``"head"``, or both.
+
+        A draft's own draft is the ``"inner"`` model.
+        """
         return {"target": self.model, **({} if self.draft is None else self.draft.models)}
 
     @property

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import llama_cpp
+import numpy as np
 
 from specllama import _core
 from specllama.engine.model import Model
@@ -16,13 +20,17 @@ from specllama.engine.same_vocabulary import (
     in_common,
     require_in_common,
 )
+from specllama.models import catalog
+from specllama.models.gguf_values import read_whole_header
+from specllama.models.head_file import is_head
+from specllama.models.loading import require_gguf
 from specllama.models.opening_checks import check_opening
 from specllama.models.shared_tokens import have_same_tokens
 from specllama.warn import warn
 
 from .decoding import DecodingDraft, DecodingKind, freed_after_errors
-from .draft import LOOKUP, Loader, Sequences, raise_no_draft
-from .draft_options import TEXT, DraftOptions
+from .draft import LOOKUP, Loaded, Loader, Sequences, raise_no_draft
+from .draft_options import LOOKAHEAD, TEXT, DraftOptions
 from .foreign import ForeignDraft
 from .vocabulary import DraftVocabulary
 
@@ -39,8 +47,11 @@ class ModelDraft(DecodingDraft):
         common: the tokens that both models have; None if their vocabularies are equal.
         more: the base class's other arguments.
 
+    Attributes:
+        map: between the draft's tokens and the target's; None if they are equal.
+
     Raises:
-        ValueError: the model keeps no KV cache, or cannot have this mask token or this draft of its own.
+        ValueError: the model keeps no KV cache, or cannot have this mask token or a draft of its own.
     """
 
     drafter = "model"
@@ -48,7 +59,7 @@ class ModelDraft(DecodingDraft):
 
     def __init__(self, target: Model, model: Model, options: DraftOptions, common: Common | None, **more: Any) -> None:
         super().__init__(target, model, window=options.draft_window, **more)
-        self._map = None if common is None else common.map()
+        self.map = None if common is None else common.map()
         if common is not None and common.num_common < common.num_tokens:
             warn(
                 f"the draft has {common.num_common:,} of the target's {common.num_tokens:,} tokens ({common.share}): "
@@ -56,10 +67,10 @@ class ModelDraft(DecodingDraft):
             )
         self._vocabulary = DraftVocabulary(target, model, options.draft_vocabulary, is_same=common is None)
         self._mask = _checked_mask(options.draft_mask_token, self.sequence.decoder)
-        self._inner = options.inner or ""
-        if self._inner and not _forgets(self.sequence.decoder):
+        self._looks_up = options.inner == LOOKUP
+        if options.inner is not None and not _forgets(self.sequence.decoder):
             raise ValueError(
-                f"draft_kwargs={{'draft_model': {self._inner!r}}} is for a draft with a KV cache: this one is "
+                f"draft_kwargs={{'draft_model': {options.inner!r}}} is for a draft with a KV cache: this one is "
                 "recurrent, so leave it out"
             )
 
@@ -69,12 +80,53 @@ class ModelDraft(DecodingDraft):
             **super().parts(own),
             "draft_tokens": self._vocabulary.tokens,
             "draft_mask": self._mask,
-            "draft_map": self._map,
-            "draft_inner": self._inner,
+            "draft_map": self.map,
+            "draft_inner": LOOKUP if self._looks_up else "",
         }
 
 
-def draft_of(target: Model, model: Model, options: DraftOptions, **more: Any) -> DecodingDraft:
+class StagedDraft(ModelDraft):
+    """A draft model with a smaller one of its own, which guesses what it will draw (Spector and Re 2023).
+
+    Args:
+        inner: the smaller model, as a draft of the same target.
+        given: the arguments of `ModelDraft`.
+    """
+
+    def __init__(self, inner: ModelDraft, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.inner = inner
+        self.models = {**self.models, "inner": inner.model}
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """See the base class."""
+        with super().kept(), self.inner.kept():
+            yield
+
+    def parts(self, own: Sequences | None) -> dict[str, Any]:
+        """See the base class."""
+        return {
+            **super().parts(own),
+            "draft_inner": self.inner.drafter,
+            "inner": self.inner.sequence if own is None else own["inner"],
+            "inner_map": self.inner.map,
+        }
+
+    def forget(self) -> None:
+        """See the base class."""
+        super().forget()
+        self.inner.forget()
+
+    def close(self) -> None:
+        """See the base class."""
+        super().close()
+        self.inner.close()
+
+
+def draft_of(
+    target: Model, model: Model, options: DraftOptions, inner: ModelDraft | None = None, **more: Any
+) -> DecodingDraft:
     """A model as the draft. How its vocabulary relates to the target's decides the class.
 
     Raises:
@@ -83,6 +135,8 @@ def draft_of(target: Model, model: Model, options: DraftOptions, **more: Any) ->
     common = in_common(target.vocab, model.vocab)
     if isinstance(common, Foreign):
         draft: DecodingDraft = ForeignDraft(target, model, options, common, **more)
+    elif inner is not None:
+        draft = StagedDraft(inner, target, model, options, common, **more)
     else:
         draft = ModelDraft(target, model, options, common, **more)
     _warn_if_larger(target, model)
@@ -97,7 +151,7 @@ class FileModel(DecodingKind):
 
     def __init__(self, options: DraftOptions) -> None:
         super().__init__(options)
-        _check_inner(options)
+        self._inner = _inner_of(options)
 
     @classmethod
     def is_meant(cls, given: Any) -> bool:
@@ -106,16 +160,44 @@ class FileModel(DecodingKind):
 
     def open(self, target: Model, loader: Loader) -> DecodingDraft:
         """See the base class."""
-        path, own = self.options.draft_model, self.options.opened_with
+        path = self.options.draft_model
         corpus = self.corpus(target, loader)
+        inner = None if self._inner is None else self._open_inner(self._inner, target, loader)
+        with freed_after_errors(lambda: None if inner is None else inner.close()):
+            model, given, close = self._load(path, target, loader)
+            with freed_after_errors(close):
+                more: dict[str, Any] = {"corpus": corpus, "given": given, "close": close, "reopened_by": path}
+                return draft_of(target, model, self.options, inner, **more)
+
+    def _load(self, path: str, target: Model, loader: Loader) -> Loaded:
+        own = self.options.opened_with
         check_opening(path, own)
         if not have_same_tokens(
             target.settings.path, path
         ):  # the roles of tokens are compared later, when the draft is open
             check_vocabulary_of_file(require_in_common, target.vocab, path, overrides=own.get("kv_overrides"))
-        model, given, close = loader.load(path, target, own)
+        return loader.load(path, target, own)
+
+    def _open_inner(self, path: str, target: Model, loader: Loader) -> ModelDraft:
+        """Open the draft's own draft. It drafts for the target as well: it reads the same text.
+
+        Raises:
+            ValueError: it has another tokenizer, or the class of the draft refuses the model.
+        """
+        model, given, close = self._load(path, target, loader)
         with freed_after_errors(close):
-            return draft_of(target, model, self.options, corpus=corpus, given=given, close=close, reopened_by=path)
+            common = in_common(target.vocab, model.vocab)
+            if isinstance(common, Foreign):
+                raise ValueError(
+                    f"{path} has another tokenizer than the target: the draft of a draft must have the target's"
+                )
+            options = DraftOptions(path, draft_vocabulary=None, draft_window=self.options.draft_window)
+            inner = ModelDraft(
+                target, model, options, common, corpus=np.empty(0, dtype=np.int32), given=given, close=close
+            )
+            if not _forgets(inner.sequence.decoder):
+                raise ValueError(f"{path} is recurrent: the draft of a draft must have a KV cache")
+            return inner
 
 
 class LentModel(DecodingKind):
@@ -168,22 +250,32 @@ def _forgets(draft: _core.Decoder) -> bool:
     return draft.rollback.startswith("seq_rm")
 
 
-def _check_inner(options: DraftOptions) -> None:
-    """Check the draft's own draft (staged speculative decoding, Spector and Re 2023, arXiv 2308.04623).
+def _inner_of(options: DraftOptions) -> str | None:
+    """The path of the draft's own draft (staged speculative decoding, Spector and Re 2023, arXiv 2308.04623).
+
+    Returns:
+        None if it has none, or looks up.
 
     Raises:
-        ValueError: it is not ``"lookup"``, or a mask token was given, too.
+        ModelNotFoundError: there is no such file.
+        ValueError: it is neither a model nor ``"lookup"``, or a mask token was given, too.
     """
     given = options.inner
-    if given not in (None, LOOKUP):
-        raise ValueError(
-            f"draft_kwargs={{'draft_model': {given!r:.100}}}: a draft model's own draft can only be 'lookup'"
-        )
     if given is not None and options.draft_mask_token is not None:
         raise ValueError(
             "draft_mask_token is for a draft that drafts several tokens in one decode, and takes no draft of its own: "
             "leave it out, or the draft_model in draft_kwargs"
         )
+    if given in (None, LOOKUP):
+        return None
+    allowed = "a draft model's own draft can only be 'lookup', or a smaller model"
+    if not isinstance(given, (str, os.PathLike)) or given in ("auto", "mtp", LOOKAHEAD):
+        raise ValueError(f"draft_kwargs={{'draft_model': {given!r:.100}}}: {allowed}")
+    path = catalog.resolve(os.fsdecode(given))
+    require_gguf(path)
+    if is_head(*read_whole_header(path)):
+        raise ValueError(f"{path} is a head: {allowed}")
+    return path
 
 
 def _warn_if_larger(target: Model, draft: Model) -> None:
