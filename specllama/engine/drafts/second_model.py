@@ -268,13 +268,15 @@ def _inner_of(options: DraftOptions) -> str | None:
         )
     if given in (None, LOOKUP):
         return None
-    allowed = "a draft model's own draft can only be 'lookup', or a smaller model"
     if not isinstance(given, (str, os.PathLike)) or given in ("auto", "mtp", LOOKAHEAD):
-        raise ValueError(f"draft_kwargs={{'draft_model': {given!r:.100}}}: {allowed}")
+        raise ValueError(
+            f"draft_kwargs={{'draft_model': {given!r:.100}}}: a draft model's own draft can only be 'lookup', or a "
+            "smaller model"
+        )
     path = catalog.resolve(os.fsdecode(given))
     require_gguf(path)
     if is_head(*read_whole_header(path)):
-        raise ValueError(f"{path} is a head: {allowed}")
+        raise ValueError(f"{path} is a head: a draft model's own draft can only be 'lookup', or a smaller model")
     return path
 
 
