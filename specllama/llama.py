@@ -106,8 +106,9 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             one that promises most (in it ``"auto"`` is the head); a llama_cpp ``LlamaDraftModel``; or None for plain
             decoding.
         draft_kwargs: constructor arguments of a draft given by path. Unless given here it takes the target's context
-            size, threads and GPU settings. ``{"draft_model": "lookup"}``, or a still smaller model's path: what
-            it guesses is tried on the draft model first, several tokens in one decode of it. Of ``"lookahead"``: ``window``, ``n_gram`` and ``guesses``.
+            size, threads and GPU settings. ``{"draft_model": ...}``, with ``"lookup"`` or a still smaller model's path:
+            what this guesses is tried on the draft model first, several tokens in one decode of it. Of
+            ``"lookahead"``: ``window``, ``n_gram`` and ``guesses``.
         lookup_corpus: a text, or token ids, to look up besides prompt and output, such as one that is edited or
             summarised. With a draft model it is looked up by ``num_draft_tokens="auto"`` only.
         draft_vocabulary: how many tokens a draft model chooses among where our kernels multiply its output matrix: they
