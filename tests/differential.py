@@ -38,6 +38,10 @@ class Kind:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     both: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Options that change the text: the fresh one has them, too."""
+    inner: str = ""
+    """The draft's own draft: a name of a file, or "lookup"."""
+    is_limited: bool = False
+    """It drafts for one text at a time, in a context that does not embed, and cannot be assigned: this is left out."""
 
 
 class Says:
@@ -86,12 +90,21 @@ KINDS: dict[str, Kind] = {
     "head of blocks with the target's embeddings": Kind("deep", "bare_block", {"draft_window": 24}),
     "head of chained blocks": Kind("deep", "chained_block"),
     "head of blocks that chooses": Kind("deep", "choosing_block"),
+    "medusa": Kind("deep", "deep_medusa"),
     "mtp": Kind("mtp", "mtp"),
+    "several mtp layers": Kind("mtp_several", "mtp"),
     "mtp of a hybrid": Kind("mtp_hybrid", "mtp"),
     "mtp by itself": Kind("mtp", "auto"),
     "recurrent": Kind("recurrent", "recurrent_good"),
     "hybrid": Kind("hybrid", "hybrid_good"),
     "sliding": Kind("sliding", "sliding_draft"),
+    "another tokenizer": Kind("foreign", "good"),
+    "looks up for the draft": Kind(draft="good", inner="lookup"),
+    "drafts for the draft": Kind(draft="good", inner="bad"),
+    "drafts for the draft rightly": Kind(draft="good", options={"draft_window": 24}, inner="good"),
+    "lookahead": Kind(
+        draft="lookahead", options={"draft_kwargs": {"window": 2, "n_gram": 3, "guesses": 1}}, is_limited=True
+    ),
 }
 
 
@@ -156,6 +169,10 @@ def difference(files: Mapping[str, str], case: Mapping[str, Any]) -> str:
     """
     kind = KINDS[case["kind"]]
     both = {**{name: files[value] for name, value in kind.both.items()}, **case["both"], **EXACT_CACHE}
+    actions = case["actions"]
+    if kind.is_limited:
+        both = {name: value for name, value in both.items() if name not in ("embedding", "pooling_type")}
+        actions = [action for action in actions if action[0] not in ("texts", "exchange")]
     common = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **both}
 
     def fresh() -> specllama.Llama:
@@ -166,17 +183,19 @@ def difference(files: Mapping[str, str], case: Mapping[str, Any]) -> str:
             return kind.draft(files)
         if isinstance(kind.draft, list):
             return [files[name] for name in kind.draft]
-        return kind.draft if kind.draft in ("mtp", "auto", "lookup", None) else files[kind.draft]
+        return files.get(kind.draft, kind.draft) if kind.draft != "mtp" else kind.draft
 
     def opened() -> specllama.Llama:
         options = {**kind.options, **case["options"]}
+        if kind.inner:
+            options["draft_kwargs"] = {"draft_model": files.get(kind.inner, kind.inner)}
         return specllama.Llama(files[kind.target], draft_model=drafting(), **{**common, **options})
 
     llm = _outcome(opened)
     if isinstance(llm, Exception):  # refused; without a draft too?
         return "" if type(_outcome(fresh)) is type(llm) else f"refused: {llm!r}"
     use = Use(llm, case["sampling"], drafting)
-    for number, (name, *given) in enumerate([*case["actions"], ("plainly", 3, 8)]):
+    for number, (name, *given) in enumerate([*actions, ("plainly", 3, 8)]):
         found = _outcome(lambda: use.do(name, given))  # noqa: B023
         if name in Use.SILENT:
             expected: Any = None

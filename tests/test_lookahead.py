@@ -391,6 +391,7 @@ def test_rows_beside_the_text_do_not_change_a_bit_of_it(tmp_path: Path, flash: b
         ({"draft_kwargs": {"n_ctx": 100}}, "may have window, n_gram, guesses: leave n_ctx out"),
         ({"n_batch": 30}, r"n_batch=30 is too small for lookahead: .* Take n_batch=32 or more"),
         ({"embedding": True}, "leave embedding=True out"),
+        ({"embedding": True, "pooling_type": 1}, "leave embedding=True out"),
         ({"lookup_corpus": "a text"}, "lookup_corpus is for a draft model or draft_model='lookup'"),
     ],
 )

@@ -150,8 +150,11 @@ def have_flash_attention(params: Any) -> None:
 
 
 def have_branches(params: Any, count: int) -> None:
-    """Have a context in which so many branches of its text can be decoded beside it: sequences over the same cells."""
-    if count > 0:
+    """Have a context in which so many branches of its text can be decoded beside it: sequences over the same cells.
+
+    A context that embeds has none: llama.cpp may end the process when it pools several sequences over the same cells.
+    """
+    if count > 0 and not params.embeddings:
         params.n_seq_max, params.kv_unified = 1 + count, True
 
 
