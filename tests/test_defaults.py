@@ -115,6 +115,14 @@ def test_the_server(make_llama: MakeLlama, heard: Heard, parallel: int, nulls: b
                 reply = served.post(path, **what, **more, stream=stream)
                 assert reply.status_code == 200, reply.text
                 assert settings_of(heard.pop()) == expected(temperature)
+        for path, what, temperature in (
+            ("/v1/responses", {"input": "hi", "max_output_tokens": 4}, OF_CHATS),
+            ("/v1/messages", {"messages": MESSAGES, "max_tokens": 4}, OF_CHATS),
+            ("/completion", {"prompt": PROMPT}, CHAIN["temperature"]),
+        ):
+            reply = served.post(path, **what)
+            assert reply.status_code == 200, reply.text
+            assert settings_of(heard.pop()) == expected(temperature)
     assert not heard
 
 
