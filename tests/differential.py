@@ -149,8 +149,8 @@ class Meddler(Listener):
             except Exception as error:
                 self.failed = f"{type(error).__name__}: {error}"
 
-    def heed(self) -> None:
-        self._at("heed")
+    def poll(self) -> None:
+        self._at("poll")
 
     def begin(self, tally: Any) -> None:
         self._at("begin")

@@ -31,7 +31,7 @@ def full_after(size: int) -> str:
 
 
 def line(*arguments: str, under: str = HEALTHY) -> list[str]:
-    """The command line. The command heeds SIGINT, which shells have background jobs ignore."""
+    """The command line. The command obeys SIGINT, which shells have background jobs ignore."""
     return _python(under, "-m", "specllama.cli", *arguments)
 
 

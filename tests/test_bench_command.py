@@ -206,8 +206,8 @@ def test_an_interrupt_before_the_first_run_prints_nothing(
 def test_ctrl_c(line: list[str]) -> None:
     command = [sys.executable, "-m", "specllama.cli", *line, "--repeat", "100000", "-o", "json"]
     # Shells start background jobs with SIGINT ignored, and children inherit that.
-    heed = (lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) if os.name == "posix" else None
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": heed}
+    obey = (lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) if os.name == "posix" else None
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": obey}
     with subprocess.Popen(command, **pipes) as process:
         assert process.stderr is not None
         while not process.stderr.readline().startswith(b"2/"):

@@ -24,7 +24,7 @@ OTHER = "a fox in the house of the"
 SMALL: dict[str, Any] = {"n_ctx": 512, "n_batch": 16, "n_threads": 1, "num_draft_tokens": 4}
 GREEDY: dict[str, Any] = {"max_tokens": 16, "temperature": 0.0}
 SEEDED: dict[str, Any] = {"max_tokens": 16, "temperature": 0.9, "seed": 5}
-CALLED = ["begin", "heed", "end", "logits_processor", "stopping_criteria", "draft"]
+CALLED = ["begin", "poll", "end", "logits_processor", "stopping_criteria", "draft"]
 USES = ["forget", "generate", "begin_another", "score", "exchange_draft"]
 
 
@@ -44,8 +44,8 @@ class Calling(Listener):
         assert tally().num_tokens == 0
         self.called("begin")
 
-    def heed(self) -> None:
-        self.called("heed")
+    def poll(self) -> None:
+        self.called("poll")
 
     def end(self, tally: Any) -> None:
         self.called("end")
@@ -226,7 +226,7 @@ def engine(tiny_files: TinyFiles) -> Iterator[Engine]:
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), StopIteration(), KeyboardInterrupt()], ids=repr)
-@pytest.mark.parametrize("where", ["begin", "heed", "end"])
+@pytest.mark.parametrize("where", ["begin", "poll", "end"])
 def test_an_error_of_a_listener_is_its_own_texts(engine: Engine, where: str, error: BaseException) -> None:
     prompt = engine.tokenize(PROMPT)
     right = list(engine.generate(prompt, **GREEDY))
@@ -289,7 +289,7 @@ def test_what_is_read_of_a_text_is_its_own(engine: Engine) -> None:
             use()
 
 
-@pytest.mark.parametrize("where", ["logits_processor", "stopping_criteria", "heed"])
+@pytest.mark.parametrize("where", ["logits_processor", "stopping_criteria", "poll"])
 def test_nothing_is_read_of_a_text_while_its_next_token_is_made(engine: Engine, where: str) -> None:
     refused: list[object] = []
 

@@ -350,8 +350,8 @@ def test_stopped_from_outside(tiny_files: TinyFiles, ending: str) -> None:
     line = [sys.executable, "-m", "specllama.cli", "generate", "-m", str(tiny_files.target), "-md", str(tiny_files.bad)]
     line += ["-p", "the cat", "-n", "100000", "-t", "1", "-c", "4096", "--temp", "1.5"]
     # Shells start background jobs with SIGINT ignored, and children inherit that.
-    heed = (lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) if os.name == "posix" else None
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0, "preexec_fn": heed}
+    obey = (lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) if os.name == "posix" else None
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0, "preexec_fn": obey}
     with subprocess.Popen(line, **pipes) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -235,7 +235,7 @@ def test_a_listener_hears_of_it_and_ends_it(engine: Engine) -> None:
         def __init__(self, patience: int) -> None:
             self.heard, self.patience = [], patience
 
-        def heed(self) -> None:
+        def poll(self) -> None:
             self.patience -= 1
             if self.patience == 0:
                 raise Stopped

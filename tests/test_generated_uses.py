@@ -69,7 +69,7 @@ ANY_ACTIONS = st.lists(ACTIONS, max_size=4)
 PROMPT = st.integers(0, len(differential.PROMPTS) - 1)
 LENGTH = st.integers(1, 20)
 SENT = st.lists(st.integers(259, 300), min_size=1, max_size=5)
-MOMENTS = st.sampled_from(["heed", "begin", "end"])
+MOMENTS = st.sampled_from(["poll", "begin", "end"])
 MEDDLING = st.sampled_from(["forget", "generate", "score", "completion", "reset"])
 DIFFERENTIAL = st.one_of(
     st.tuples(st.just("text"), PROMPT, LENGTH),

@@ -88,7 +88,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
     def waiting(generation: Generation) -> Any:
         while generation._end > 500 and not opened.wait(0.005):
-            generation._request.listener.heed()
+            generation._request.listener.poll()
         return a_round(generation)
 
     monkeypatch.setattr(Generation, "_round", waiting)
@@ -469,7 +469,7 @@ def test_progress_while_a_long_prompt_is_read(page: Any, served: Served, monkeyp
     def waiting(generation: Generation) -> None:
         look(generation)
         while generation._counters.num_target_tokens_decoded >= 512 and not opened.wait(0.005):
-            generation._request.listener.heed()
+            generation._request.listener.poll()
 
     monkeypatch.setattr(Generation, "_look_at_loop", waiting)
     page.fill("#max_tokens", "10")

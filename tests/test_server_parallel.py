@@ -103,17 +103,17 @@ def metric(served: Served, name: str) -> float:
 @contextlib.contextmanager
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Texts wait before their next round until the event is set, or their client has left."""
-    go_on, heed = threading.Event(), Watch.heed
+    go_on, poll = threading.Event(), Watch.poll
 
     def wait(watch: Watch) -> None:
         deadline = time.monotonic() + 30
         while not go_on.is_set() and not watch._stopped:
             assert time.monotonic() < deadline
             time.sleep(0.001)
-        heed(watch)
+        poll(watch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Watch, "heed", wait)
+        patch.setattr(Watch, "poll", wait)
         try:
             yield go_on
         finally:
@@ -220,23 +220,23 @@ def test_a_client_that_leaves_while_another_reads_the_same_prompt(
     make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only one of them decodes it: the other one waits for that, and must not wait any longer than its client."""
-    go_on, heed, num_heeded = threading.Event(), Watch.heed, collections.Counter[Watch]()
+    go_on, poll, num_polled = threading.Event(), Watch.poll, collections.Counter[Watch]()
 
     def hold_in_the_prompt(watch: Watch) -> None:
-        num_heeded[watch] += 1
-        while num_heeded[watch] > 2 and not go_on.is_set() and not watch._stopped:
+        num_polled[watch] += 1
+        while num_polled[watch] > 2 and not go_on.is_set() and not watch._stopped:
             time.sleep(0.001)
-        heed(watch)
+        poll(watch)
 
-    monkeypatch.setattr(Watch, "heed", hold_in_the_prompt)
+    monkeypatch.setattr(Watch, "poll", hold_in_the_prompt)
     body = json.dumps({"prompt": "the cat " * 150, "max_tokens": 4}).encode()
     with serving(make_llama(n_ctx=1024, n_batch=64), max_parallel=2) as served:
         worker = served.app.state.worker
         try:
             first = send(served, COMPLETIONS, body)
-            served.wait_until(lambda: 3 in num_heeded.values())
+            served.wait_until(lambda: 3 in num_polled.values())
             second = send(served, COMPLETIONS, body)
-            served.wait_until(lambda: len(num_heeded) == 2 and min(num_heeded.values()) >= 2)
+            served.wait_until(lambda: len(num_polled) == 2 and min(num_polled.values()) >= 2)
             time.sleep(0.2)  # it waits by now
             second.close()
             served.wait_until(lambda: worker.outcomes["stopped"] == 1)

@@ -164,17 +164,17 @@ class Leaver:
         """The work, which waits for the client to leave."""
 
         def wait_in_the_middle(watch: Watch) -> Generator[Item, None, None]:
-            heed, sent = watch.heed, not self.body["stream"]
+            poll, sent = watch.poll, not self.body["stream"]
 
-            def heed_later() -> None:
+            def poll_later() -> None:
                 if sent and watch.stats().num_tokens > 0:
                     self._in_the_middle.set()
                     deadline = time.monotonic() + 60
                     while not watch._stopped and time.monotonic() < deadline:
                         time.sleep(0.001)
-                heed()
+                poll()
 
-            watch.heed = heed_later  # type: ignore[method-assign]
+            watch.poll = poll_later  # type: ignore[method-assign]
             for item in work(watch):
                 yield item
                 sent = True

@@ -105,7 +105,7 @@ def test_a_listener_ends_it(tiny_files: TinyFiles) -> None:
     class Second(Listener):
         heard = 0
 
-        def heed(self) -> None:
+        def poll(self) -> None:
             self.heard += 1
             if self.heard == 2:
                 raise Stopped

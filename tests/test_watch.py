@@ -18,17 +18,17 @@ PROMPT = "the cat sat on the dog and"
 
 
 class Impatient(Watch):
-    """Stops at the n-th time that it is heeded."""
+    """Stops at the n-th time that it is was_obeyed."""
 
     def __init__(self, patience: int) -> None:
         super().__init__()
         self.patience = patience
 
-    def heed(self) -> None:
+    def poll(self) -> None:
         self.patience -= 1
         if self.patience == 0:
             self.stop()
-        super().heed()
+        super().poll()
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -29,7 +29,7 @@ const WantedPanels * wanted_of(const ggml::Tensor * weights) {
         std::none_of(std::begin(kOutputs), std::end(kOutputs), is_it)) {
         return nullptr;
     }
-    wanted_panels->heeded = true;
+    wanted_panels->was_obeyed = true;
     return wanted_panels;
 }
 

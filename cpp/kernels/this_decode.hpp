@@ -20,8 +20,8 @@ inline thread_local OperationsSeen operations_seen;
 struct WantedPanels {
     const int32_t * panels = nullptr;  // [count], ascending: the numbers of panels, of kPanelRows rows each
     int64_t count = 0;
-    int64_t num_rows = 0;  // rows of the whole matrix; 0: any number
-    bool heeded = false;   // set if only these rows were computed: the other logits were not written then
+    int64_t num_rows = 0;     // rows of the whole matrix; 0: any number
+    bool was_obeyed = false;  // set if only these rows were computed: the other logits were not written then
 };
 
 inline thread_local WantedPanels * wanted_panels = nullptr;  // null: all rows

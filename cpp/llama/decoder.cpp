@@ -451,7 +451,7 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
         num_decoded_ += num_tokens(parts, num_parts);
         num_batches_ += 1;
         if (wanted.count > 0) {
-            skipping_ = wanted.heeded ? Skipping::yes : Skipping::no;
+            skipping_ = wanted.was_obeyed ? Skipping::yes : Skipping::no;
         }
     }
     return code;

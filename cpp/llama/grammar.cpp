@@ -27,7 +27,7 @@ constexpr std::size_t most_copies = 3;     // if none of them is early enough, a
 constexpr double slow_copy = 0.25;         // seconds: no further copies are made after one this slow
 constexpr std::size_t part = 512;          // tokens that are tested at a time
 constexpr double most_seconds = 10.0;      // of work at one place of a text
-constexpr double interval = 0.05;          // seconds of work between two calls of heed
+constexpr double interval = 0.05;          // seconds of work between two calls of poll
 constexpr std::size_t most_forced = 8192;  // tokens that one question of forced() may test
 constexpr std::size_t shown = 200;         // characters of a grammar in a message
 
@@ -228,9 +228,9 @@ void Grammar::test_part(Candidate * candidates, std::size_t count) {
 void Grammar::worked_since(double start) {
     const double seconds = now_seconds() - start;
     worked_ += seconds;
-    unheeded_ += seconds;
-    if (heed_ != nullptr && unheeded_ > interval) {
-        (*heed_)(std::exchange(unheeded_, 0.0));
+    unpolled_ += seconds;
+    if (poll_ != nullptr && unpolled_ > interval) {
+        (*poll_)(std::exchange(unpolled_, 0.0));
     }
     if (worked_ > most_seconds) {
         worked_ = 0.0;

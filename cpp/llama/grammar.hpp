@@ -22,7 +22,7 @@ public:
     void forbid(const int32_t * recent, std::size_t n_recent, Candidate * candidates, std::size_t count) override;
     // Returns nothing if too many tokens begin with the only possible byte.
     std::optional<Forced> forced(const int32_t * recent, std::size_t n_recent) override;
-    void ask(const Heed * heed) override { heed_ = heed; }
+    void ask(const Poll * poll) override { poll_ = poll; }
 
 private:
     using State = std::shared_ptr<llama_sampler>;
@@ -57,9 +57,9 @@ private:
     State state_;               // the state after all steps
     std::vector<Copy> copies_;  // copies of earlier states, in order
     bool copies_take_long_ = false;
-    const Heed * heed_ = nullptr;
+    const Poll * poll_ = nullptr;
     double worked_ = 0.0;    // seconds of work at the current place of the text
-    double unheeded_ = 0.0;  // seconds of work since the last call of heed_
+    double unpolled_ = 0.0;  // seconds of work since the last call of poll_
     std::vector<llama_token_data> data_;
 };
 

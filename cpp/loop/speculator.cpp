@@ -18,25 +18,25 @@ namespace {
 constexpr double most_for_draft = 1.0;
 
 // Sets, for the length of one call, what a constraint calls during long work.
-class Heeding {
+class Polling {
 public:
-    Heeding(std::shared_ptr<Constraint> constraint, Constraint::Heed heed)
-        : constraint_(std::move(constraint)), heed_(std::move(heed)) {
+    Polling(std::shared_ptr<Constraint> constraint, Constraint::Poll poll)
+        : constraint_(std::move(constraint)), poll_(std::move(poll)) {
         if (constraint_) {
-            constraint_->ask(&heed_);
+            constraint_->ask(&poll_);
         }
     }
-    ~Heeding() {
+    ~Polling() {
         if (constraint_) {
             constraint_->ask(nullptr);
         }
     }
-    Heeding(const Heeding &) = delete;
-    Heeding & operator=(const Heeding &) = delete;
+    Polling(const Polling &) = delete;
+    Polling & operator=(const Polling &) = delete;
 
 private:
     std::shared_ptr<Constraint> constraint_;
-    Constraint::Heed heed_;
+    Constraint::Poll poll_;
 };
 
 }  // namespace
@@ -144,7 +144,7 @@ const Round & Speculator::step(std::size_t max_tokens) {
         throw std::invalid_argument("max_tokens=0: a round emits at least one token");
     }
     const auto visiting = visit();
-    const Heeding heeding(settings_.constraint, [this](double seconds) { heed(seconds); });
+    const Polling polling(settings_.constraint, [this](double seconds) { poll(seconds); });
     try {
         if (!round_.is_open) {
             draft(max_tokens);
@@ -166,7 +166,7 @@ const Round & Speculator::step(std::size_t max_tokens) {
 // Called during long work of the constraint, with the seconds since the last call. After the target's decode, other
 // texts need not wait for this one. While drafting they have to wait, because the draft's rows of logits are shared; so
 // a constraint that is too slow ends drafting.
-void Speculator::heed(double seconds) {
+void Speculator::poll(double seconds) {
     if (round_.is_open) {
         decoding_->step_aside();
     } else if (own().decoder().is_shared()) {

@@ -116,7 +116,7 @@ private:
     void share_costs();
     void copy_pace();
     void stop_drafting(const std::string & why);
-    void heed(double seconds);
+    void poll(double seconds);
     void count_decoded();
     void require_generation() const;
     bool drafts() const { return drafting_ && settings_.num_draft_tokens > 0 && drafting_stopped_.empty(); }

@@ -27,9 +27,9 @@ public:
 
     // A function that long work calls now and then, with the seconds of work since its last call. What it throws ends
     // the work.
-    using Heed = std::function<void(double)>;
+    using Poll = std::function<void(double)>;
     // Sets the function that is called from now on; null: none.
-    virtual void ask(const Heed * /*heed*/) {}
+    virtual void ask(const Poll * /*poll*/) {}
 
     // If only one text may come next (and the end of the text may not), a token with as much of it as one token can
     // have.

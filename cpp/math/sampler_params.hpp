@@ -24,32 +24,32 @@
 
 // Names, defaults and meanings are those of llama-server. There are three more columns: what the parameter does,
 // whether a value above 0 switches its sampler on, and its name on llama.cpp's command line.
-#define SPECLLAMA_SERVER_SAMPLERS(X)                                                                                  \
-    X(float, dry_multiplier, 0.0, at_least_0, "a finite number, 0 (off) or more",                                     \
-      "DRY, against repetitions: a token that would go on with one of n tokens loses "                                \
-      "dry_multiplier * dry_base ** (n - dry_allowed_length); 0: off.",                                               \
-      true, "--dry-multiplier")                                                                                       \
-    X(float, dry_base, 1.75, at_least_1, "a finite number of at least 1", "The base of DRY's penalty.", false,        \
-      "--dry-base")                                                                                                   \
-    X(int, dry_allowed_length, 2, at_least_0, "a number of tokens, 0 or more",                                        \
-      "How many tokens may be repeated freely under DRY.", false, "--dry-allowed-length")                             \
-    X(int, dry_penalty_last_n, -1, at_least_minus_1,                                                                  \
-      "a number of tokens, 0 (off), or -1 (prompt and text as a whole)",                                              \
-      "How many tokens of prompt and text DRY sees; -1: all of them.", false, "--dry-penalty-last-n")                 \
-    X(float, xtc_probability, 0.0, share, "from 0 (off) to 1 (always)",                                               \
-      "XTC, exclude top choices: how often all but the least of the tokens that reach xtc_threshold are taken away; " \
-      "0: off.",                                                                                                      \
-      true, "--xtc-probability")                                                                                      \
-    X(float, xtc_threshold, 0.1, share, "from 0 to 1 (above 0.5 switches it off)",                                    \
-      "The probability from which on a token is one of XTC's top choices.", false, "--xtc-threshold")                 \
-    X(float, top_n_sigma, -1.0, finite, "a finite number (0 or less switches it off)",                                \
-      "Keeps the tokens within so many standard deviations of the largest logit; 0 or less: all.", true,              \
-      "--top-nsigma")                                                                                                 \
-    X(float, dynatemp_range, 0.0, finite, "a finite number (0 or less switches it off)",                              \
-      "Dynamic temperature: it lies within so much of the temperature, by the entropy of what may come next; 0: "     \
-      "fixed.",                                                                                                       \
-      true, "--dynatemp-range")                                                                                       \
-    X(float, dynatemp_exponent, 1.0, at_least_0, "a finite number, 0 or more",                                        \
+#define SPECLLAMA_SERVER_SAMPLERS(X)                                                                                 \
+    X(float, dry_multiplier, 0.0, at_least_0, "a finite number, 0 (off) or more",                                    \
+      "DRY, against repetitions: from the logit of a token that would continue a repetition of n tokens, "           \
+      "dry_multiplier * dry_base ** (n - dry_allowed_length) is subtracted. 0: off.",                                \
+      true, "--dry-multiplier")                                                                                      \
+    X(float, dry_base, 1.75, at_least_1, "a finite number of at least 1", "The base of DRY's penalty.", false,       \
+      "--dry-base")                                                                                                  \
+    X(int, dry_allowed_length, 2, at_least_0, "a number of tokens, 0 or more",                                       \
+      "The longest repetition that DRY does not penalise, in tokens.", false, "--dry-allowed-length")                \
+    X(int, dry_penalty_last_n, -1, at_least_minus_1,                                                                 \
+      "a number of tokens, 0 (off), or -1 (prompt and text as a whole)",                                             \
+      "The number of last tokens of prompt and text that DRY sees. -1: all.", false, "--dry-penalty-last-n")         \
+    X(float, xtc_probability, 0.0, share, "from 0 (off) to 1 (always)",                                              \
+      "XTC, exclude top choices: the probability that all tokens from xtc_threshold on are removed, except for the " \
+      "least likely one of them. 0: off.",                                                                           \
+      true, "--xtc-probability")                                                                                     \
+    X(float, xtc_threshold, 0.1, share, "from 0 to 1 (above 0.5 switches it off)",                                   \
+      "The probability from which on a token is one of XTC's top choices.", false, "--xtc-threshold")                \
+    X(float, top_n_sigma, -1.0, finite, "a finite number (0 or less switches it off)",                               \
+      "Tokens are kept whose logit is at most so many standard deviations below the largest. 0 or less: all.", true, \
+      "--top-nsigma")                                                                                                \
+    X(float, dynatemp_range, 0.0, finite, "a finite number (0 or less switches it off)",                             \
+      "Dynamic temperature: the entropy of the next token chooses a temperature at most this far from the given "    \
+      "one. 0: off.",                                                                                                \
+      true, "--dynatemp-range")                                                                                      \
+    X(float, dynatemp_exponent, 1.0, at_least_0, "a finite number, 0 or more",                                       \
       "The exponent of the entropy under dynamic temperature.", false, "--dynatemp-exp")
 
 #define SPECLLAMA_SAMPLERS(X)  \

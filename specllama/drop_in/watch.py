@@ -43,14 +43,14 @@ class Watch(Listener):
         """Stop the generation under way, and any later one, within a round. Generating then raises Stopped."""
         self._stopped = True
 
-    def heed(self) -> None:
+    def poll(self) -> None:
         """Called between rounds.
 
         Raises:
             Stopped: `stop` was called.
         """
         if self._whole is not None:
-            self._whole.heed()
+            self._whole.poll()
         if self._stopped:
             raise Stopped("the generation was stopped")
 

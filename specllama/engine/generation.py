@@ -320,7 +320,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
                 max_tokens=max(0, self._num_left),
                 logits_processor=processor if self._processors and not request.chooser else None,
                 constraint=constraint,
-                poll=None if request.listener is SILENT else request.listener.heed,
+                poll=None if request.listener is SILENT else request.listener.poll,
                 keeps_logits=request.keeps_logits,
                 corpus=np.append(slot.account.earlier.corpus(), np.asarray(request.lookup_corpus, dtype=np.int32)),
             )
@@ -334,12 +334,12 @@ class Generation(ClosedWhenGone, Iterator[int]):
     def _round(self) -> Iterable[tuple[int, Origin]]:
         """Run a round. Returns its tokens and their origins."""
         request, loop = self._request, self._loop
-        request.listener.heed()
+        request.listener.poll()
         self._claim_draft()
         self._require_undisturbed()  # the listener, or the draft's owner, may have changed the memory
         while loop.prefill():
             self._look_at_loop()
-            request.listener.heed()  # Python handles signals here, too
+            request.listener.poll()  # Python handles signals here, too
             self._require_undisturbed()
         if not loop.round_is_open:
             self._row = -1

@@ -14,7 +14,7 @@ class Stopped(Exception):  # noqa: N818  # it is not called an error, because th
 class Listener:
     """Is notified of the generations of one or several requests. Its methods do nothing; override them."""
 
-    def heed(self) -> None:
+    def poll(self) -> None:
         """Called between rounds and prompt chunks. What it raises ends the text."""
 
     def begin(self, tally: Callable[[], Tally]) -> None:

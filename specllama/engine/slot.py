@@ -312,7 +312,7 @@ class Slot:
         try:
             sequence.keep(evaluated)
             while len(left := position.ids[sequence.num_tokens : evaluated][:n_batch]):
-                listener.heed()  # Python handles signals here, too
+                listener.poll()  # Python handles signals here, too
                 sequence.decode(left, len(left))
         finally:
             position.move(evaluated, sequence.num_tokens)

@@ -77,7 +77,7 @@ def forced(
     hidden = own.model.settings.hidden
     needs_all = hidden is not None and hidden.of_wanted
     for start in range(0, len(ids), most):
-        listener.heed()
+        listener.poll()
         part = ids[start : start + most]
         with own.exclusive():
             own.require_threads()

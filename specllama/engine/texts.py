@@ -23,7 +23,7 @@ from .options import checked_index, checked_optional
 from .position import Position
 from .slot import Slot, raise_busy
 
-_WAITING = 0.05  # seconds between two calls of `heed` by a text that waits
+_WAITING = 0.05  # seconds between two calls of `poll` by a text that waits
 
 
 def checked_max_parallel(value: Any) -> int:
@@ -120,13 +120,13 @@ class Texts:
         return count
 
     @contextlib.contextmanager
-    def taken(self, count: int, heed: Callable[[], None], text: str = "") -> Iterator[Slot]:
+    def taken(self, count: int, poll: Callable[[], None], text: str = "") -> Iterator[Slot]:
         """Wait for a free slot, and take it for the block.
 
         Args:
             count: how many texts run at once, as `open` has returned. If it is 1, the text takes the own slot while
                 there are no others.
-            heed: called while this waits. What it raises ends the waiting.
+            poll: called while this waits. What it raises ends the waiting.
             text: the prompt. If it continues the text of a free slot, as in a conversation, it gets that slot. Else it
                 gets the slot that was used least recently, so that the others can be continued.
 
@@ -142,7 +142,7 @@ class Texts:
                     self._open(self.own.draft, count)
                 else:
                     self._lock.wait(_WAITING)
-                    heed()
+                    poll()
             if self._is_closed:
                 raise_closed()
             if self._contexts is not None:
@@ -151,7 +151,7 @@ class Texts:
                 self._texts[slot] = text
                 self._takers.append(taker)
         if slot is None:
-            with self.beside(heed) as own:
+            with self.beside(poll) as own:
                 yield own
             return
         try:
@@ -166,14 +166,14 @@ class Texts:
                 costs.keep()
 
     @contextlib.contextmanager
-    def beside(self, heed: Callable[[], None]) -> Iterator[Slot]:
+    def beside(self, poll: Callable[[], None]) -> Iterator[Slot]:
         """Take the own slot for the block, for a text that needs the model's own context. One such text at a time.
 
         Args:
-            heed: called while another text has the slot. What it raises ends the waiting.
+            poll: called while another text has the slot. What it raises ends the waiting.
         """
         while not self._beside.acquire(timeout=_WAITING):
-            heed()
+            poll()
         self._taker_beside = threading.get_ident()
         try:
             yield self.own

@@ -155,7 +155,7 @@ class Outcomes(Iterator[Outcome]):
             if self._closed.is_set():
                 watch.stop()
             texts = self._llama.engine.texts
-            taken = texts.beside(watch.heed) if job.is_alone else texts.taken(self._count, watch.heed)
+            taken = texts.beside(watch.poll) if job.is_alone else texts.taken(self._count, watch.poll)
             with taken as slot:
                 response = job.run(slot, watch)
                 return Outcome(number, response, None, watch.stats())

@@ -30,7 +30,7 @@ class Answers:
 
     def __call__(self, watch: Watch, call: Call) -> Generator[Item, None, None]:
         """Generates the response or the chunks, in a thread of the worker."""
-        watch.heed()
+        watch.poll()
         watch.is_decoded_outside = self._request.decodes_by_itself(self._llm)
         given = self._request.begin(self._llm, dataclasses.replace(call, watch=watch))
         if self._request.stream:

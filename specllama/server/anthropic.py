@@ -67,7 +67,9 @@ class CountRequest(OtherForm):
     tools: list[dict[str, Any]] = Field([])
     tool_choice: dict[str, Any] = Field({"type": "auto"})
     thinking: dict[str, Any] = Field({}, description="Whether the model thinks, where the chat template reads it.")
-    output_config: dict[str, Any] = Field({}, description="effort, and the format of the answer.")
+    output_config: dict[str, Any] = Field(
+        {}, description="The effort (`effort`) and the form of the answer (`format`)."
+    )
     output_format: dict[str, Any] | None = Field(None, description="The older name of output_config.format.")
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -125,7 +127,7 @@ class CountRequest(OtherForm):
 class MessagesRequest(CountRequest):
     """The body of /v1/messages. Unlisted fields of chats, such as those of samplers, are passed on unchanged."""
 
-    max_tokens: int = Field(ge=-1, description="-1: as many as fit.")
+    max_tokens: int = Field(ge=-1, description="The most tokens of the answer. -1: as many as fit.")
     stop_sequences: list[str] = Field([])
     stream: bool = False
 

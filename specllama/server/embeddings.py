@@ -35,8 +35,12 @@ class EmbeddingRequest(BaseModel):
     """The body of /v1/embeddings, and of llama-server's /embedding, which names the input `content`."""
 
     input: Prompt | None = None
-    content: Prompt | None = Field(None, description="llama-server's name of input. It is answered in its form, too.")
-    embd_normalize: Literal[2] = Field(2, description="llama-server's: vectors have the length 1.")
+    content: Prompt | None = Field(
+        None, description="llama-server's name for `input`. The answer has llama-server's form then."
+    )
+    embd_normalize: Literal[2] = Field(
+        2, description="The norm that vectors are divided by. Only 2, the Euclidean norm, is supported."
+    )
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
@@ -123,7 +127,7 @@ def add_embeddings(app: FastAPI, bodies: Bodies, name: str, embedder: Llama | No
 
 def _work(llm: Llama, body: EmbeddingRequest, name: str) -> Work:
     def work(watch: Watch) -> Generator[Item, None, None]:
-        with llm.engine.texts.beside(watch.heed):
+        with llm.engine.texts.beside(watch.poll):
             vectors, num_tokens = llm.embed(body.inputs, normalize=True, truncate=False, return_count=True)
         encode: Callable[[list[float]], Any] = _base64 if body.encoding_format == "base64" else list
         data = [

@@ -63,9 +63,9 @@ class Lender:
         """
         texts = self.llm.engine.texts
         if self._is_alone(request):
-            lent = texts.beside(watch.heed)
+            lent = texts.beside(watch.poll)
         else:
-            lent = texts.taken(self.num_slots, watch.heed, request.text())
+            lent = texts.taken(self.num_slots, watch.poll, request.text())
         with lent as slot:
             yield call_on(self.llm, slot=slot)
 

@@ -45,15 +45,17 @@ class Metrics(Collector):
         kept = self._llm.engine.kept
         yield _count("conversations_resumed", "Earlier texts that were put back into the KV cache.", kept.num_resumed)
         yield GaugeMetricFamily("specllama_conversations_kept", "Earlier texts that are kept.", kept.num_texts)
-        yield GaugeMetricFamily("specllama_conversations_kept_bytes", "The memory that they take.", kept.num_bytes)
+        yield GaugeMetricFamily(
+            "specllama_conversations_kept_bytes", "The memory of the kept texts, in bytes.", kept.num_bytes
+        )
         generations = CounterMetricFamily("specllama_generations", "Generations, by their end.", labels=["outcome"])
         for outcome, number in self._worker.outcomes.items():
             generations.add_metric([outcome], number)
         yield generations
-        yield GaugeMetricFamily("specllama_running", "Requests that have the model.", self._worker.num_running)
-        yield GaugeMetricFamily("specllama_waiting", "Requests that wait for it.", self._worker.num_waiting)
+        yield GaugeMetricFamily("specllama_running", "Requests that are being answered.", self._worker.num_running)
+        yield GaugeMetricFamily("specllama_waiting", "Requests that wait for the model.", self._worker.num_waiting)
         yield GaugeMetricFamily(
-            "specllama_max_parallel", "Requests that can have it at once.", self._worker.max_running
+            "specllama_max_parallel", "The most requests that are answered at once.", self._worker.max_running
         )
 
 

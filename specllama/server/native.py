@@ -37,11 +37,15 @@ class Extra(BaseModel):
 class _Native(OtherForm):
     """The common part of both bodies. Unlisted fields of completions, such as those of samplers, are passed on."""
 
-    max_tokens: int | None = Field(None, ge=-1, description="Default, and -1: as many as fit.")
+    max_tokens: int | None = Field(
+        None, ge=-1, description="The most tokens of the answer. Default, and -1: as many as fit."
+    )
     stream: bool = False
-    response_fields: list[str] = Field([], description="Of the answer only these, such as timings/prompt_n.")
-    return_tokens: bool = Field(False, description="The answer has its tokens anyway.")
-    n_probs: int | None = Field(None, ge=0, description="How many alternatives to each token; 0: none.")
+    response_fields: list[str] = Field([], description="The answer has only these fields, such as timings/prompt_n.")
+    return_tokens: bool = Field(False, description="Has no effect: the answer always has its tokens.")
+    n_probs: int | None = Field(
+        None, ge=0, description="The number of alternatives that are given for each token. 0: none."
+    )
 
     _llm: Llama | None = PrivateAttr(None)
 
@@ -99,11 +103,11 @@ class InfillRequest(_Native):
     input_prefix: str
     input_suffix: str
     input_extra: list[Extra] = Field(
-        [], description="Other files, the nearest one last. What does not fit is left out."
+        [], description="Other files, the most relevant one last. Files that do not fit are left out."
     )
     model_config = ConfigDict(json_schema_extra=with_fields_of(CompletionRequest, _OF_COMPLETIONS))
 
-    prompt: str = Field("", description="How what is to be filled in begins.")
+    prompt: str = Field("", description="The beginning of the text that is filled in.")
 
     ignored: ClassVar[frozenset[str]] = frozenset(
         {"n_indent", "samplers", "t_max_predict_ms", "t_max_prompt_ms"}

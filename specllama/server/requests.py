@@ -156,19 +156,27 @@ class Additions(ChainFields, SamplerFields):
     """The fields that our requests add to llama-cpp-python's."""
 
     num_draft_tokens: int | Literal["auto"] | None = Field(
-        None, description="Tokens drafted in a round, or auto; 0 is plain decoding. Default: the server's."
+        None,
+        description="The number of tokens drafted in a round, or `auto`. 0 is plain decoding. Default: the server's.",
     )
     verify: Verify | None = Field(None, description="The rule that accepts drafted tokens. Default: the server's.")
     timings_per_token: bool = Field(False, description="Send the timings so far with every chunk of a stream.")
-    return_origins: bool = Field(False, description="Send with each text its tokens and where each came from.")
-    return_progress: bool = Field(False, description="Send how much of the prompt is read, in a stream's first chunks.")
-    stream_options: StreamOptions | None = None
-    seed: int | None = Field(None, description="The same seed gives the same answer; null and -1: a random one.")
-    ignore_eos: bool = Field(False, description="No token ends the answer but max_tokens, a stop text or the context.")
-    prediction: str | dict[str, Any] | None = Field(
-        None, description="What the answer is expected to be: it is looked up. A text, or OpenAI's object."
+    return_origins: bool = Field(
+        False, description="Send the tokens of each text, and for each token where it came from."
     )
-    n: int | None = Field(None, ge=1, le=_MOST_TEXTS, description="How many answers to each prompt. Default 1.")
+    return_progress: bool = Field(
+        False, description="Send how much of the prompt has been read, in the first chunks of a stream."
+    )
+    stream_options: StreamOptions | None = None
+    seed: int | None = Field(None, description="Equal seeds give equal answers. null and -1: a random seed.")
+    ignore_eos: bool = Field(
+        False,
+        description="End tokens do not end the answer: only max_tokens, a stop text or the size of the context does.",
+    )
+    prediction: str | dict[str, Any] | None = Field(
+        None, description="The expected answer, a text or OpenAI's object. Drafts are looked up in it."
+    )
+    n: int | None = Field(None, ge=1, le=_MOST_TEXTS, description="The number of answers to each prompt. Default 1.")
 
     model_config = ConfigDict(extra="allow")  # fields without effect are named in `warnings`
 
@@ -219,14 +227,24 @@ class CompletionRequest(Additions, CreateCompletionRequest):
     """The body of /v1/completions."""
 
     prompt: PromptOfCompletion = Field("", description="A text, or token ids.")  # type: ignore[assignment]
-    max_tokens: int | None = Field(None, ge=-1, description="Default 16; -1: as many as fit; 0 generates nothing.")
-    logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS, description="How many alternatives to each token.")
+    max_tokens: int | None = Field(
+        None,
+        ge=-1,
+        description="The most tokens of the answer. Default 16. -1: as many as fit. 0: nothing is generated.",
+    )
+    logprobs: int | None = Field(
+        None, ge=0, le=_MOST_LOGPROBS, description="The number of alternatives that are given for each token."
+    )
     best_of: int | None = Field(
-        None, ge=1, le=_MOST_TEXTS, description="How many answers are generated, of which the n likeliest are given."
+        None,
+        ge=1,
+        le=_MOST_TEXTS,
+        description="The number of answers that are generated. The n likeliest of them are returned.",
     )
 
     json_schema: dict[str, Any] | None = Field(
-        None, description="What the answer must be, as llama-server has it. It is enforced as a whole or refused."
+        None,
+        description="llama-server's: a JSON schema that the answer must follow. It is enforced as a whole, or refused.",
     )
 
     model_config = ConfigDict(json_schema_extra=with_llama_servers)
@@ -342,9 +360,15 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
     """The body of /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1)  # type: ignore[assignment]
-    max_tokens: int | None = Field(None, ge=-1, description="Default, and -1: as many as fit; 0 generates nothing.")
-    max_completion_tokens: int | None = Field(None, ge=-1, description="OpenAI's newer name of max_tokens.")
-    top_logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS, description="How many alternatives to each token.")
+    max_tokens: int | None = Field(
+        None,
+        ge=-1,
+        description="The most tokens of the answer. Default, and -1: as many as fit. 0: nothing is generated.",
+    )
+    max_completion_tokens: int | None = Field(None, ge=-1, description="OpenAI's newer name for max_tokens.")
+    top_logprobs: int | None = Field(
+        None, ge=0, le=_MOST_LOGPROBS, description="The number of alternatives that are given for each token."
+    )
     response_format: llama_cpp.ChatCompletionRequestResponseFormat | None = Field(
         None,
         description="text, json_object, or OpenAI's json_schema. A schema is enforced as a whole or refused; with "
@@ -352,18 +376,25 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
     )
 
     reasoning_format: Literal["auto", "deepseek", "none"] | None = Field(
-        None, description="none: thoughts stay in the content. Else, and by default, they are reasoning_content."
+        None,
+        description="`none`: thoughts stay in the content. Otherwise, and by default, they are in `reasoning_content`.",
     )
-    parallel_tool_calls: bool | None = Field(None, description="Whether there may be several calls. Default true.")
+    parallel_tool_calls: bool | None = Field(
+        None, description="Whether an answer may have several calls. Default true."
+    )
     chat_template_kwargs: dict[str, Any] | None = Field(
-        None, description="What the chat template reads beside the messages, such as enable_thinking."
+        None, description="Variables of the chat template besides the messages, such as enable_thinking."
     )
-    reasoning_effort: str | None = Field(None, description="The same, where the template reads it.")
+    reasoning_effort: str | None = Field(
+        None, description="The template's variable reasoning_effort. `none` is enable_thinking: false."
+    )
     continue_final_message: bool | None = Field(
-        None, description="The answer goes on with the last message, the assistant's. Default false, as vLLM has it."
+        None,
+        description="The answer continues the last message, which must be the assistant's. Default false.",
     )
     add_generation_prompt: bool | None = Field(
-        None, description="Default true; false is for continue_final_message, which begins no new message."
+        None,
+        description="Whether a new message is begun. Default true. false is allowed with continue_final_message only.",
     )
 
     model_config = ConfigDict(json_schema_extra=with_llama_servers)

@@ -63,23 +63,29 @@ _WITHOUT_EFFECT_OF_TOOL = {"allowed_callers", "defer_loading", "output_schema"}
 class ResponsesRequest(OtherForm):
     """The body of /v1/responses. Unlisted fields of chats, such as those of samplers, are passed on unchanged."""
 
-    input: str | list[dict[str, Any]] = Field(description="A text, or messages, calls and what came of them.")
+    input: str | list[dict[str, Any]] = Field(description="A text, or a list of messages, calls and results of calls.")
     model: str | None = None
     instructions: str | None = Field(None, description="The system message before the input.")
-    max_output_tokens: int | None = Field(None, ge=-1, description="Default, and -1: as many as fit.")
+    max_output_tokens: int | None = Field(
+        None, ge=-1, description="The most tokens of the answer. Default, and -1: as many as fit."
+    )
     stream: bool = False
     stream_options: dict[str, Any] | None = None
     temperature: float | None = None
     top_p: float | None = None
-    text: dict[str, Any] = Field({}, description='{"format": ...}: text, json_object or json_schema.')
-    reasoning: dict[str, Any] = Field({}, description='{"effort": ...}, where the chat template reads it.')
-    tools: list[dict[str, Any]] = Field([], description="Functions; there are no tools of the server's.")
+    text: dict[str, Any] = Field(
+        {}, description='The form of the answer, {"format": ...}: text, json_object or json_schema.'
+    )
+    reasoning: dict[str, Any] = Field({}, description='The effort, {"effort": ...}, where the chat template reads it.')
+    tools: list[dict[str, Any]] = Field(
+        [], description="Functions of the client's. The server has no tools of its own."
+    )
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
     include: list[str] = Field([])
     top_logprobs: int | None = Field(None, ge=0)
-    metadata: dict[str, Any] = Field({}, description="Comes back with the answer.")
-    store: bool = Field(False, description="Nothing is stored.")
+    metadata: dict[str, Any] = Field({}, description="Is returned with the answer.")
+    store: bool = Field(False, description="Has no effect: nothing is stored.")
 
     ignored: ClassVar[frozenset[str]] = _IGNORED
 

@@ -44,11 +44,19 @@ else:
         },
         repeat_last_n=(
             int | None,
-            Field(None, ge=-1, le=LARGEST_INT, description="The penalties see so many last tokens; -1: all."),
+            Field(
+                None, ge=-1, le=LARGEST_INT, description="The number of last tokens that the penalties see. -1: all."
+            ),
         ),
-        mirostat_mode=(int | None, Field(None, ge=0, le=2, description="Mirostat, or version 2 of it; 0 is off.")),
-        mirostat_tau=(float | None, Field(None, ge=0.0, le=10.0, description="Default 5.0.")),
-        mirostat_eta=(float | None, Field(None, ge=0.001, le=1.0, description="Default 0.1.")),
+        mirostat_mode=(int | None, Field(None, ge=0, le=2, description="The version of Mirostat, 1 or 2. 0: off.")),
+        mirostat_tau=(
+            float | None,
+            Field(None, ge=0.0, le=10.0, description="The target entropy of Mirostat. Default 5.0."),
+        ),
+        mirostat_eta=(
+            float | None,
+            Field(None, ge=0.001, le=1.0, description="The learning rate of Mirostat. Default 0.1."),
+        ),
     )
     SamplerFields = create_model(
         "SamplerFields",

@@ -161,7 +161,7 @@ def _taken(
         try:
             item = arrived.get(timeout=_LOOKING)
         except queue.Empty:
-            watch.heed()
+            watch.poll()
             continue
         if isinstance(item, Exception):
             raise item
