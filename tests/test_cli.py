@@ -183,13 +183,14 @@ def test_generate_passes_every_option(
 ) -> None:
     line = "generate --model a --draft-model b --num-draft-tokens 0 --prompt c --max-tokens 7 --temp 0 --top-p 0.5"
     line += " --min-p 0 --top-k 3 --seed 0 --verify coupled --ctx-size 99 --threads 3 --n-gpu-layers -1"
-    line += " --repeat-penalty 1.1 --max-draft-tokens 9"
+    line += " --repeat-penalty 1.1 --max-draft-tokens 9 --draft-of-draft d"
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\ufeffThe cät.\n", encoding="utf-8")
     assert cli.main([*line.split(), "--lookup-corpus", str(corpus)]) == 0
     assert fake.last.options == {
         "model": "a",
         "draft_model": "b",
+        "draft_kwargs": {"draft_model": "d"},
         "lookup_corpus": "The cät.\n",
         "num_draft_tokens": 0,
         "max_draft_tokens": 9,

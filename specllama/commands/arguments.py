@@ -112,6 +112,12 @@ def add_models(parser: argparse.ArgumentParser, draft_required: bool = False) ->
         "lookahead (guesses of the target itself), or auto (the best one on this machine, as `specllama drafts` "
         "shows); give it twice for a head and a model together",
     )
+    group.add_argument(
+        "--draft-of-draft",
+        "-mdd",
+        metavar="DRAFT",
+        help="the draft model's own draft, which guesses what it will say: a still smaller model, or lookup",
+    )
     return group
 
 
@@ -283,9 +289,10 @@ def draft_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments of `specllama.Llama` for the draft, and for how much it drafts."""
     from specllama.prompts.reading import read_text
 
-    corpus = arguments.lookup_corpus
+    corpus, inner = arguments.lookup_corpus, arguments.draft_of_draft
     return _given(
         draft_model=_only(arguments.draft_model),
+        draft_kwargs=None if inner is None else {"draft_model": inner},
         lookup_corpus=None if corpus is None else read_text(corpus, "a lookup corpus"),
         num_draft_tokens=arguments.num_draft_tokens,
         max_draft_tokens=arguments.max_draft_tokens,

@@ -98,6 +98,11 @@ class StagedDraft(ModelDraft):
         self.inner = inner
         self.models = {**self.models, "inner": inner.model}
 
+    @property
+    def label(self) -> str:
+        """The names of both files."""
+        return f"{super().label} with {self.inner.label}"
+
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
         """See the base class."""
