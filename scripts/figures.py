@@ -15,6 +15,12 @@ TYPES = {"q4_k_m": "Q4_K_M", "q8_0": "Q8_0", "f16": "F16"}
 WAYS = {"ours": "our kernels", "theirs": "llama.cpp's"}
 TARGETS = {"q4_k_m": "1.5B, Q4_K_M", "q8_0": "1.5B, Q8_0", "7b": "at a 7B's cost, Q4_K_M"}
 SETS = {"kinds": "eight kinds of text", "humaneval": "HumanEval", "spec-bench": "Spec-Bench"}
+METHODS = {
+    "lookup": "lookup in the text",
+    "lookahead": "lookahead",
+    "model": "0.5B and lookup",
+    "staged": "0.5B, which looks up too, and lookup",
+}
 SIZES = (2, 3, 4, 6, 8, 12, 16)
 MIB = 2**20
 
@@ -179,6 +185,28 @@ def speedups(data: Path) -> str:
             cells.append(text.format(**row) if row else "")
         rows.append(cells)
     return table(["prompts", *(_title(*column) for column in columns)], rows)
+
+
+def methods(data: Path) -> str:
+    """What each kind of draft gains over plain decoding in whole calls."""
+    names = {f"method-{name}-{kind}-q4_k_m": (name, kind) for name in METHODS for kind in ("humaneval", "spec-bench")}
+    rows = []
+    for key, found in present(data, names).items():
+        name, kind = names[key]
+        runs = [run["end_to_end_speedup"] for run in found["runs"] if run["mode"] == "auto"]
+        row = _row(found["summary"])
+        rows.append(
+            [
+                METHODS[name],
+                f"{SETS[kind]}, {len(runs)} prompts",
+                f"**{statistics.mean(runs):.2f}** ({min(runs):.2f} - {max(runs):.2f})",
+                f"{row['speedup_mean']:.2f}",
+                f"{row['acceptance_rate']:.0%}",
+                f"{row['mean_acceptance_length']:.2f}",
+            ]
+        )
+    titles = "draft|prompts|whole calls over plain|without the prompt|accepted|tokens a round"
+    return table(titles.split("|"), rows, 2)
 
 
 def details(data: Path) -> str:
@@ -539,7 +567,7 @@ def _instruction_set(machine: Json) -> str:
 TABLES = {
     function.__name__.replace("_", "-"): function
     for function in (
-        whole_headline, whole_calls, whole_categories, limits, tools, speedups, sources,
+        whole_headline, whole_calls, whole_categories, limits, tools, speedups, methods, sources,
         details, categories, batches, behind_2000, gains, mixtures, ceilings, accuracy, perplexity, loading,
         splits, many_texts, text_memory, llama_server, overhead, earlier_texts, lookup_cost, json_schemas, ik_llama_cpp,
         ik_llama_cpp_prompts, compatibility, states, machines,

@@ -12,6 +12,8 @@
 #   limits                  the memory's speed and the processor's; needs a C compiler
 #   humaneval-TYPE-WAY      the same, HumanEval; PROMPTS names a folder with humaneval*.jsonl and spec_bench*.jsonl
 #   spec-bench-TYPE-WAY     the same, Spec-Bench
+#   method-NAME-humaneval-TYPE, method-NAME-spec-bench-TYPE  whole calls with one kind of draft;
+#                           NAME is lookup, lookahead, model (the draft) or staged (the draft with lookup of its own)
 #   ceiling-TYPE-WAY        what would be possible
 #   loading-TYPE            memory and time of loading
 #   overhead, lookup-cost   what specllama itself costs
@@ -41,6 +43,9 @@ parts() {
         done
         echo "loading-$type"
         echo "json-schemas-$type"
+    done
+    for way in lookup lookahead model staged; do
+        for kind in humaneval spec-bench; do echo "method-$way-$kind-q4_k_m"; done
     done
     echo costs-mixture-q4_k
     echo costs-mixture-mxfp4
@@ -103,6 +108,18 @@ measure() {
         whole-spec-bench-*)
             bench "$part" "$PROMPTS" --prompts "$(prompts spec_bench)" --limit 1 --max-tokens 64 --against llama_cpp
             ;;
+        method-*)
+            case $part in
+                method-lookup-* | method-lookahead-*) draft=$(cut -d- -f2 <<<"$part") ;;
+                method-staged-*) inner="-mdd lookup" ;;
+            esac
+            case $part in
+                *-humaneval-*) set -- humaneval "$humaneval_tasks" ;;
+                *) set -- spec_bench 1 ;;
+            esac
+            # shellcheck disable=SC2086  # two words
+            bench "$part" "$PROMPTS" ${inner:-} --prompts "$(prompts "$1")" --limit "$2" --max-tokens 64 --modes plain,auto
+            ;;
         limits) python "$scripts/limits.py" "$target:Q4_K_M" "$target:Q8_0" --record "$part" ;;
         tools-*)
             : "${LLAMA_TOOLS:?names the folder of llama-speculative-simple and llama-lookup}"
@@ -164,5 +181,5 @@ measure() {
 if [ $# -eq 0 ]; then mapfile -t wanted < <(parts); else wanted=("$@"); fi
 for part in "${wanted[@]}"; do
     echo "== $part, $(date +%H:%M:%S)" >&2
-    measure "$part"
+    (measure "$part") # in a process of its own: a part may choose another draft
 done

@@ -250,13 +250,16 @@ def test_where_a_head_is_looked_for() -> None:
     assert head_beside("one-00001-of-00003.gguf") == "eagle3-one.gguf"
 
 
-def test_muon_has_all_directions_learn_alike() -> None:
-    """One step moves a matrix by nearly an orthogonal one, whatever its gradient."""
+@pytest.mark.parametrize("shape", [(24, 24), (24, 34), (24, 40), (24, 96), (40, 24), (96, 24)])
+def test_muon_has_all_directions_learn_alike(shape: tuple[int, int]) -> None:
+    """One step moves a matrix by nearly an orthogonal one, whatever its gradient and its shape."""
     rng = torch.Generator().manual_seed(1)
-    weight = torch.nn.Parameter(torch.zeros(24, 40))
-    scales = torch.logspace(0, -2, 24)
-    weight.grad = torch.linalg.qr(torch.randn(24, 24, generator=rng))[0] * scales @ torch.randn(24, 40, generator=rng)
+    weight = torch.nn.Parameter(torch.zeros(shape))
+    rows, columns = (torch.linalg.qr(torch.randn(size, size, generator=rng))[0][:, :24] for size in shape)
+    weight.grad = rows * torch.logspace(0, -1.5, 24) @ columns.T
     Muon([weight], lr=0.1, weight_decay=0.0).step()
-    sizes = torch.linalg.svdvals(weight.detach() / 0.1)
+    moved = -weight.detach() / 0.1 / max(1.0, shape[0] / shape[1]) ** 0.5
+    sizes = torch.linalg.svdvals(moved)
     assert 0.3 < sizes.min() <= sizes.max() < 1.3
-    assert float((weight.detach() * weight.grad).sum()) < 0
+    along = (rows * (moved @ columns)).sum(0)
+    assert torch.allclose(along.sort().values, sizes.sort().values, atol=1e-3)  # in the gradient's directions

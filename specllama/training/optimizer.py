@@ -9,6 +9,8 @@ import torch
 
 _STEPS = 5
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+_WIDE = 1.5
+"""The columns over rows, r, from which on `_factor` is cheaper: 17 + 2 r products of rows^3 instead of 5 + 10 r."""
 
 
 class Muon(torch.optim.Optimizer):
@@ -50,7 +52,26 @@ def _orthogonal(matrix: torch.Tensor) -> torch.Tensor:
     x = matrix / (matrix.norm() + 1e-7)
     is_tall = x.shape[0] > x.shape[1]
     x = x.T if is_tall else x
-    for _ in range(_STEPS):
-        square = x @ x.T
-        x = a * x + (b * square + c * square @ square) @ x
+    if x.shape[1] > _WIDE * x.shape[0]:
+        x = _factor(x @ x.T) @ x
+    else:
+        for _ in range(_STEPS):
+            square = x @ x.T
+            x = a * x + (b * square + c * square @ square) @ x
     return x.T if is_tall else x
+
+
+def _factor(gram: torch.Tensor) -> torch.Tensor:
+    """The matrix that all iterations together multiply x by, from x x^T [rows, rows].
+
+    Iteration k multiplies x by f = a + b g + c g^2, where g is x x^T before it. So g becomes f g f.
+    """
+    a, b, c = _NEWTON_SCHULZ
+    whole = torch.empty(0)
+    for step in range(_STEPS):
+        factor = torch.addmm(b * gram, gram, gram, alpha=c)
+        factor.diagonal().add_(a)
+        whole = factor @ whole if step else factor
+        if step < _STEPS - 1:
+            gram = factor @ gram @ factor
+    return whole
