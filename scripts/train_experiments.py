@@ -81,7 +81,7 @@ def prepared(target: Target, work: Work, tokens: int) -> np.ndarray[tuple[int], 
     texts = _first(read_texts(work.texts), tokens)
     rows = counted_rows(texts, target.n_vocab, num_rows)
     with Engine.open(target.path, n_ctx=N_CTX, n_threads=1, shown_layers=target.layers) as engine:
-        write_shards(engine, texts, rows, work.states, lambda _: False, lambda *_: None)
+        write_shards(engine, texts, rows, len(target.layers), work.states, lambda _: False, lambda *_: None)
     return rows
 
 

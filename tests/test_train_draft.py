@@ -24,6 +24,7 @@ from training_driver import BUDGET, Heard
 
 from specllama import cli
 from specllama.models.head_file import HeadFile, read_head
+from specllama.training.fit import Recipe
 from specllama.training.plan import Rates, plan_of
 from specllama.training.text import read_texts
 from specllama.training.train import Budget, trained
@@ -267,16 +268,16 @@ def test_without_pytorch_one_line_says_what_to_install(model: Path, cache: Path)
 def test_the_hours_are_divided() -> None:
     """By what each step costs for a token of text, of which the head learns from some alone."""
     rates = Rates(written=100.0, read=200.0, trained=50.0, step=0.0, share=0.5)
-    plan = plan_of(rates, hours=2.0, tokens=None, epochs=4)
+    plan = plan_of(rates, hours=2.0, tokens=None, recipe=Recipe())
     assert plan.hours == pytest.approx(2.0, rel=1e-3)
     written, read, learned = plan.seconds
     assert read == pytest.approx(written)
     assert learned == pytest.approx(8 * written)
     assert plan.num_tokens == pytest.approx(100.0 * written)
-    assert plan_of(rates, hours=None, tokens=1000, epochs=4).seconds == pytest.approx((10.0, 10.0, 80.0))
+    assert plan_of(rates, hours=None, tokens=1000, recipe=Recipe()).seconds == pytest.approx((10.0, 10.0, 80.0))
     slower = dataclasses.replace(rates, step=3.0)  # of each batch
-    assert plan_of(slower, hours=2.0, tokens=None, epochs=4).num_tokens < 0.8 * plan.num_tokens
-    assert plan_of(slower, hours=2.0, tokens=None, epochs=4).hours == pytest.approx(2.0, rel=1e-2)
+    assert plan_of(slower, hours=2.0, tokens=None, recipe=Recipe()).num_tokens < 0.8 * plan.num_tokens
+    assert plan_of(slower, hours=2.0, tokens=None, recipe=Recipe()).hours == pytest.approx(2.0, rel=1e-2)
 
 
 @pytest.mark.long

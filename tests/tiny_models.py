@@ -266,17 +266,24 @@ def write_llama(
     vocabulary: Vocabulary,
     weights: Weights,
     kinds: Mapping[str, gguf.GGMLQuantizationType] | None = None,
+    arch: str = "llama",
 ) -> Path:
-    """Write a llama-architecture model, of experts if it has some. `kinds` are the types that are not F32, by names."""
+    """Write a llama-architecture model, of experts if it has some. `kinds` are the types that are not F32, by names.
+
+    Of an `arch` that is like llama, the weights must have what it has besides.
+    """
     n_embd = weights["token_embd.weight"].shape[1]
     experts = weights.get("blk.0.ffn_gate_exps.weight")
     n_ff = weights["blk.0.ffn_gate.weight"].shape[0] if experts is None else experts.shape[1]
     n_layer = sum(name.endswith("attn_norm.weight") for name in weights)
-    writer = _open(path, "llama", vocabulary, n_embd, n_layer, n_ff)
+    writer = _open(path, arch, vocabulary, n_embd, n_layer, n_ff)
     writer.add_head_count(4)
     writer.add_head_count_kv(2)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(n_embd // 4)
+    if arch == "qwen3":
+        writer.add_key_length(n_embd // 4)
+        writer.add_value_length(n_embd // 4)
     writer.add_vocab_size(len(vocabulary))
     if experts is not None:
         writer.add_expert_count(len(experts))

@@ -58,7 +58,7 @@ def steps(
     texts = read_texts(work.texts)
     rows = counted_rows(texts, target.n_vocab, num_rows)
     with Engine.open(model, n_ctx=512, n_threads=1, shown_layers=target.layers) as engine:
-        write_shards(engine, texts, rows, work.states, lambda _: False, lambda *_: None)
+        write_shards(engine, texts, rows, len(target.layers), work.states, lambda _: False, lambda *_: None)
     batches = Batches(target, rows, work.states, "cpu")
     before = acceptance(new_head(target, rows, batches, "cpu", kind=kind), batches.held_out())
     head, after = fit(

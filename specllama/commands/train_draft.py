@@ -58,8 +58,15 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "--kind",
         choices=TRAINED,
         default=TRAINED[0],
-        help="the kind of head, default eagle3; the other kinds read only the model's final state, cost less, and are "
-        "right less often",
+        help="the kind of head, default eagle3; medusa, hydra and blockwise read only the model's final state, cost "
+        "less, and are right less often; sibling is no head, but a small model of the family that learns to write as "
+        "this one does (--draft)",
+    )
+    parser.add_argument(
+        "--draft",
+        type=str,
+        metavar="SMALL",
+        help="for --kind sibling: the small model that learns, a GGUF file or a name of the catalog",
     )
     parser.add_argument(
         "--output", "-o", type=Path, metavar="FILE", help="the file to write, default: KIND-NAME.gguf beside the model"
@@ -107,6 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
                 output=arguments.output,
                 text=texts,
                 start=arguments.start,
+                small=arguments.draft,
                 threads=threads,
                 force=arguments.force,
                 progress=shown,

@@ -45,7 +45,7 @@ def acceptance(head: AnyHead, batches: Iterable[Batch]) -> Acceptance:
     right, alive_before = [0] * STEPS, [0] * STEPS
     shared, places = [0.0] * STEPS, [0] * STEPS
     for batch in batches:
-        found = head(batch.embedded, head.read(batch.states), STEPS)
+        found = head.drafted(batch, STEPS)
         alive = batch.learned
         for step, multiplied in enumerate(found):
             logits = head.logits(multiplied).float()

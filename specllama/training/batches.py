@@ -27,6 +27,7 @@ class Batch:
     are the rows of its output matrix, one for each token that it can draft.
 
     Attributes:
+        tokens: the tokens that are read [batch, places].
         embedded: the embeddings of the tokens that are read [batch, places, n_embd].
         states: the target's states of each token, joined [batch, places, num_read * n_embd].
         likely: the rows of the most likely next tokens [batch, places, k].
@@ -36,6 +37,7 @@ class Batch:
         learned: whether the place is learned [batch, places].
     """
 
+    tokens: torch.Tensor
     embedded: torch.Tensor
     states: torch.Tensor
     likely: torch.Tensor
@@ -73,6 +75,8 @@ class Batches:
         """The root mean square of each number of the states, over the first shard [num_read * n_embd]."""
         with np.load(self._paths[0]) as file:
             states = file["states"]
+        if not states.size:  # they are for a draft that reads none
+            return torch.zeros(0)
         some = states[:: max(1, len(states) // 4096)].astype(np.float32).reshape(-1, states.shape[1] * states.shape[2])
         return torch.from_numpy(np.sqrt((some**2).mean(0)) + 1e-3)
 
@@ -123,8 +127,8 @@ class Batches:
             follows[i, : n - 1] = self._rows[window.tokens[2:]]
             learned[i, max(0, window.start - 2) : n] = True
         embedded = self._embeddings[torch.from_numpy(self._place[tokens])].float()
-        arrays = (states, likely, shares, best, follows, learned)
-        found = (embedded, *map(torch.from_numpy, arrays))
+        read, *found = map(torch.from_numpy, (tokens, states, likely, shares, best, follows, learned))
+        found = [read, embedded, *found]
         return Batch(*(tensor.to(self._device) for tensor in found))
 
     def _indexed(self, cells: int, epoch: int) -> Iterator[list[int]]:

@@ -1,4 +1,4 @@
-"""Writes a head as a GGUF file: with llama.cpp's architecture ``eagle3``, or with one of our own."""
+"""Writes what was trained as a GGUF file: a head (``eagle3``, or an architecture of our own), or a small model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from specllama.models.gguf_values import parts_of
 from specllama.models.state_head_file import ARCHITECTURES
 
 from .acceptance import Acceptance
-from .head import STEPS, AnyHead, Head, Shape
+from .head import STEPS, AnyHead, Shape
+from .sibling import Sibling
 from .state_head import StateHead, StateShape
 from .target import Target
 from .torch_here import require_gguf_package
@@ -21,6 +22,8 @@ from .work import replacing
 
 _ARCH = "eagle3"
 _N_CTX = 131_072  # the head has no limit of its own: it only knows distances between tokens
+_NOT_COPIED = ("general.author", "general.quantized_by", "general.quantization_version")
+"""Metadata of a small model that says nothing true of what it has become."""
 _BLOCK = 32  # numbers in a block, in the types that are written
 NAMES = {
     "q": "blk.0.attn_q",
@@ -53,7 +56,7 @@ def tensors_of(head: AnyHead) -> dict[str, npt.NDArray[np.float32]]:
 def write_head(
     path: Path,
     target: Target,
-    head: Head | StateHead,
+    head: AnyHead,
     rows: npt.NDArray[np.int64],
     file_type: str,
     *,
@@ -79,6 +82,8 @@ def write_head(
     """
     from specllama import __version__
 
+    if isinstance(head, Sibling):
+        return _write_sibling(path, target, head, file_type, acceptance, num_tokens)
     gguf = require_gguf_package()
     kind, shape = gguf.GGMLQuantizationType[file_type], head.shape
     name_of_kind = shape.kind if isinstance(shape, StateShape) else "EAGLE-3"
@@ -95,15 +100,7 @@ def write_head(
         else:
             _add_sizes(writer, target, shape)
             _copy_tokenizer(writer, target.path, gguf)
-        for name, said in (
-            *(("target.architecture", target.architecture), ("target.file", os.path.basename(target.path))),
-            *(("target.vocabulary", target.vocabulary), ("target.weights", target.weights)),
-        ):
-            writer.add_string(f"specllama.{name}", said)
-        writer.add_uint32("specllama.target.block_count", target.n_layer)
-        writer.add_uint64("specllama.trained_tokens", num_tokens)
-        writer.add_array("specllama.acceptance.greedy", [float(one) for one in acceptance.greedy])
-        writer.add_array("specllama.acceptance.sampled", [float(one) for one in acceptance.sampled])
+        _add_training(writer, target, acceptance, num_tokens)
         if len(rows) < target.n_vocab:
             writer.add_tensor("d2t", rows.astype(np.int64))
         for name, tensor in tensors_of(head).items():
@@ -112,11 +109,72 @@ def write_head(
                 writer.add_tensor(name, gguf.quants.quantize(tensor, kind), raw_dtype=kind)
             else:
                 writer.add_tensor(name, np.ascontiguousarray(tensor))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        _finish(writer)
     return path
+
+
+def _add_training(writer: Any, target: Target, acceptance: Acceptance, num_tokens: int) -> None:
+    """Add the metadata about the target, and about the training."""
+    for name, said in (
+        *(("target.architecture", target.architecture), ("target.file", os.path.basename(target.path))),
+        *(("target.vocabulary", target.vocabulary), ("target.weights", target.weights)),
+    ):
+        writer.add_string(f"specllama.{name}", said)
+    writer.add_uint32("specllama.target.block_count", target.n_layer)
+    writer.add_uint64("specllama.trained_tokens", num_tokens)
+    writer.add_array("specllama.acceptance.greedy", [float(one) for one in acceptance.greedy])
+    writer.add_array("specllama.acceptance.sampled", [float(one) for one in acceptance.sampled])
+
+
+def _write_sibling(
+    path: Path, target: Target, sibling: Sibling, file_type: str, acceptance: Acceptance, num_tokens: int
+) -> Path:
+    """Write a small model with its additions merged. All other tensors, and the metadata, are those of its file.
+
+    Args:
+        path: the file to write.
+        target: the target that it has learned from.
+        sibling: the small model.
+        file_type: as for `write_head`. It is used for the matrices that have learned.
+        acceptance: the measured acceptance, for the metadata.
+        num_tokens: how many tokens of text it has learned from, for the metadata.
+    """
+    from specllama import __version__
+
+    gguf = require_gguf_package()
+    kind, model = gguf.GGMLQuantizationType[file_type], sibling.start.model
+    learned = dict(sibling.merged())
+    with replacing(path) as temporary:
+        writer = gguf.GGUFWriter(temporary, model.architecture)
+        left_out = {"general.architecture", "general.file_type", *_NOT_COPIED}
+        for name, field in gguf.GGUFReader(parts_of(model.path)[0]).fields.items():
+            if not name.startswith(("GGUF.", "split.")) and name not in left_out:
+                _copy(writer, name, field)
+        writer.add_author(f"specllama {__version__} train-draft")
+        writer.add_file_type(gguf.LlamaFileType["ALL_F32" if file_type == "F32" else f"MOSTLY_{file_type}"])
+        _add_training(writer, target, acceptance, num_tokens)
+        for part in parts_of(model.path):
+            for tensor in gguf.GGUFReader(part).tensors:
+                found = learned.get(tensor.name)
+                if found is None:
+                    writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+                elif found.shape[1] % _BLOCK == 0 and file_type != "F32":
+                    writer.add_tensor(tensor.name, gguf.quants.quantize(found, kind), raw_dtype=kind)
+                else:
+                    writer.add_tensor(tensor.name, np.ascontiguousarray(found))
+        _finish(writer)
+    return path
+
+
+def _finish(writer: Any) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _copy(writer: Any, name: str, field: Any) -> None:
+    writer.add_key_value(name, field.contents(), field.types[0], field.types[1] if len(field.types) > 1 else None)
 
 
 def _add_sizes(writer: Any, target: Target, shape: Shape) -> None:
@@ -147,6 +205,4 @@ def _copy_tokenizer(writer: Any, target: str, gguf: Any) -> None:
     """Copy all metadata about the target's tokenizer, except for its chat templates."""
     for name, field in gguf.GGUFReader(parts_of(target)[0]).fields.items():
         if name.startswith("tokenizer.") and not name.startswith("tokenizer.chat_template"):
-            writer.add_key_value(
-                name, field.contents(), field.types[0], field.types[1] if len(field.types) > 1 else None
-            )
+            _copy(writer, name, field)

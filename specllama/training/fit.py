@@ -12,13 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from specllama.models.head_kinds import SIBLING
+
 from .acceptance import Acceptance, acceptance
 from .batches import Batch, Batches
-from .head import STEPS, AnyHead, Head, Shape
+from .head import AnyHead, AnyShape, Head, Shape
 from .optimizer import Muon
 from .progress import Progress
-from .start import Start
-from .state_head import CLASSES, AnyShape, StateShape
+from .start import AnyStart
+from .state_head import CLASSES, StateShape
 from .target import Target
 from .torch_here import computes_bfloat16, save
 from .work import Work
@@ -27,16 +29,10 @@ EPOCHS = 4
 """The number of passes over the text. With more than five, EAGLE-3 heads become worse."""
 CHECKPOINT = 240.0
 """The most seconds between two checkpoints."""
-_FURTHER = 0.25  # the factor of the learning rates for a head that is trained further
 _WARM_UP = 0.01  # of the training, in which the learning rates rise
 _LARGEST_GRADIENT = 1.0
-_LEAST_CELLS, _MOST_CELLS, _BATCHES = 256, 4096, 800
+_LEAST_CELLS, _BATCHES = 256, 800
 _MEASURES = 12  # how often the head is measured in a training
-
-
-def cells_of(num_cells: int) -> int:
-    """The number of places in a batch, chosen so that all passes together have enough batches."""
-    return int(np.clip(num_cells // _BATCHES, _LEAST_CELLS, _MOST_CELLS))
 
 
 def loss_of(head: AnyHead, batch: Batch) -> torch.Tensor:
@@ -46,7 +42,7 @@ def loss_of(head: AnyHead, batch: Batch) -> torch.Tensor:
     the target's distribution, which does not depend on the head's weights.
     """
     total = batch.embedded.new_zeros(())
-    for step, multiplied in enumerate(head(batch.embedded, head.read(batch.states), STEPS)):
+    for step, multiplied in enumerate(head.drafted(batch, head.learned_steps)):
         learned = batch.learned.clone()
         learned[:, :step] = False
         logits = head.logits(multiplied[learned]).float()
@@ -54,7 +50,7 @@ def loss_of(head: AnyHead, batch: Batch) -> torch.Tensor:
         said = torch.gather(logits, -1, batch.likely[learned])
         entropy = shares.sum(-1) * logits.logsumexp(-1) - (shares * said).sum(-1)
         total = total + entropy.sum() / max(1, len(logits))
-    return total / STEPS
+    return total / head.learned_steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +63,7 @@ class Recipe:
         lr: the learning rate of the matrices.
         lr_vectors: the learning rate of all other weights, which AdamW trains.
         epochs: the number of passes over the text. With more than five, EAGLE-3 heads become worse.
+        most_cells: the most places in a batch.
     """
 
     loss: Callable[[AnyHead, Batch], torch.Tensor] = loss_of
@@ -74,6 +71,24 @@ class Recipe:
     lr: float = 0.02
     lr_vectors: float = 2e-3
     epochs: int = EPOCHS
+    most_cells: int = 4096
+
+    def cells_of(self, num_cells: int) -> int:
+        """The number of places in a batch, chosen so that all passes together have enough batches."""
+        return int(np.clip(num_cells // _BATCHES, _LEAST_CELLS, self.most_cells))
+
+
+def recipe_of(kind: str) -> Recipe:
+    """The recipe for a kind of draft."""
+    return SIBLINGS if kind == SIBLING else Recipe()
+
+
+def _adamw(weights: list[torch.Tensor], rate: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(weights, lr=rate, weight_decay=0.0)
+
+
+SIBLINGS = Recipe(optimizer=_adamw, lr=1e-3, epochs=2, most_cells=1024)
+"""For a small model with low-rank additions: Muon would make their rank count more than the gradient."""
 
 
 @dataclasses.dataclass
@@ -107,7 +122,7 @@ class Fit:
         matrices = [weight for weight in weights if weight.ndim == 2]
         self.matrices = self.recipe.optimizer(matrices, self.recipe.lr)
         vectors = [weight for weight in weights if weight.ndim == 1]
-        self.vectors = torch.optim.AdamW(vectors, lr=self.recipe.lr_vectors, weight_decay=0.01)
+        self.vectors = torch.optim.AdamW([{"params": vectors}], lr=self.recipe.lr_vectors, weight_decay=0.01)
         self.epoch = self.batch = 0
         self.seconds = 0.0
         self.best = -1.0
@@ -164,8 +179,10 @@ class Fit:
         return True
 
 
-def shape_of(kind: str, target: Target, n_rows: int) -> AnyShape:
-    """The sizes of a new head."""
+def shape_of(kind: str, target: Target, n_rows: int, start: AnyStart | None = None) -> AnyShape:
+    """The sizes of a head."""
+    if start is not None:
+        return start.shape_for(n_rows)
     return StateShape(kind, target.n_embd, n_rows) if kind in CLASSES else Shape.of(target, n_rows)
 
 
@@ -174,18 +191,19 @@ def new_head(
     rows: npt.NDArray[np.int64],
     batches: Batches,
     device: str,
-    start: Start | None = None,
+    start: AnyStart | None = None,
     kind: str = "eagle3",
 ) -> AnyHead:
     """The head at the beginning of its training: a new one with random weights, or the one that is trained further."""
     torch.manual_seed(1)
     sizes = batches.sizes()
     if start is not None:
-        return start.head(target, sizes).to(device)
-    shape, output = shape_of(kind, target, len(rows)), torch.from_numpy(target.output_rows(rows))
-    if isinstance(shape, StateShape):
+        return start.head(target, sizes, rows).to(device)
+    output = torch.from_numpy(target.output_rows(rows))
+    if kind in CLASSES:
+        shape = StateShape(kind, target.n_embd, len(rows))
         return CLASSES[kind](shape, sizes, batches.size_of_token(), output).to(device)
-    head = Head(shape, sizes, output)
+    head = Head(Shape.of(target, len(rows)), sizes, output)
     with torch.no_grad():
         head.of_output.weight.copy_(torch.from_numpy(target.output_norm()))
     return head.to(device)
@@ -196,12 +214,12 @@ def fit(
     target: Target,
     rows: npt.NDArray[np.int64],
     *,
-    start: Start | None = None,
+    start: AnyStart | None = None,
     kind: str = "eagle3",
     device: str,
     seconds: float,
     progress: Progress,
-    recipe: Recipe = Recipe(),
+    recipe: Recipe | None = None,
 ) -> tuple[AnyHead, Acceptance]:
     """Train a head on the shards of a work folder.
 
@@ -214,7 +232,7 @@ def fit(
         device: PyTorch's device for computing.
         seconds: the most time for the training. Time in earlier processes counts.
         progress: is told the progress.
-        recipe: how the head learns.
+        recipe: how the head learns; None for that of its kind.
 
     Returns:
         The best head, and its measured acceptance.
@@ -222,14 +240,15 @@ def fit(
     Raises:
         OSError: the disk is full.
     """
+    recipe = recipe or recipe_of(kind)
     batches, epochs = Batches(target, rows, work.states, device), recipe.epochs
     cells = work.read("cells")
     if cells is None:
-        cells = {"cells": cells_of(epochs * batches.count(_LEAST_CELLS) * _LEAST_CELLS)}
+        cells = {"cells": recipe.cells_of(epochs * batches.count(_LEAST_CELLS) * _LEAST_CELLS)}
         work.write("cells", cells)
     size = int(cells["cells"])
     total = epochs * batches.count(size)
-    rate = 1.0 if start is None else _FURTHER
+    rate = 1.0 if start is None else start.rate
     run = Fit(new_head(target, rows, batches, device, start, kind), device, recipe, rate)
     run.load(work)
     begun, saved = time.monotonic() - run.seconds, time.monotonic()

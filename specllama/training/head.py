@@ -6,15 +6,46 @@ Import this module only where PyTorch is installed.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+if TYPE_CHECKING:
+    from .batches import Batch
+
 STEPS = 3
 """The number of tokens in a draft, in training and in measuring."""
 _FFN_GROUP = 32  # the size of the feed-forward layer is a multiple of this, for quantizers
+
+
+class AnyShape(Protocol):
+    """The sizes of what is trained."""
+
+    @property
+    def n_embd(self) -> int:
+        """How many numbers its states have."""
+
+    @property
+    def n_rows(self) -> int:
+        """How many tokens are learned."""
+
+    @property
+    def num_read(self) -> int:
+        """How many of the target's states it reads for each token."""
+
+    @property
+    def num_trained(self) -> int:
+        """The number of weights that are trained."""
+
+    @property
+    def num_frozen(self) -> int:
+        """The number of weights that do not learn, besides the output rows."""
+
+    @property
+    def width(self) -> int:
+        """How many numbers are kept for each token until the gradients are computed; 0 if these are few."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +84,11 @@ class Shape:
     def num_read(self) -> int:
         """How many of the target's states the head reads for each token."""
         return 3
+
+    num_frozen = 0
+    """See `AnyShape`."""
+    width = 0
+    """See `AnyShape`."""
 
     @property
     def num_trained(self) -> int:
@@ -110,6 +146,13 @@ class AnyHead(nn.Module):
             For each step, a tensor [batch, places, n_embd]. In step s the first s - 1 places have no meaning.
         """
         raise NotImplementedError
+
+    learned_steps = STEPS
+    """The steps that are learned: all that differ."""
+
+    def drafted(self, batch: Batch, steps: int) -> list[torch.Tensor]:
+        """The result of `forward` for a batch."""
+        return self(batch.embedded, self.read(batch.states), steps)
 
     def logits(self, multiplied: torch.Tensor) -> torch.Tensor:
         """The logits [..., n_rows] of the tokens that the head can draft."""

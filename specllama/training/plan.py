@@ -7,9 +7,9 @@ import dataclasses
 
 from specllama.backend.memory import free_memory
 
-from .fit import EPOCHS, cells_of
+from .fit import Recipe
+from .head import AnyShape
 from .shards import bytes_of_a_token
-from .state_head import AnyShape
 
 _FOR_THE_REST = 0.08  # of the hours: for measuring, writing the file, and the comparison
 _FEWEST = 500  # tokens of text
@@ -65,7 +65,7 @@ def num_rows(n_vocab: int, num_tokens: int) -> int:
     return min(n_vocab, wanted)
 
 
-def plan_of(rates: Rates, *, hours: float | None, tokens: int | None, have: int = 0, epochs: int = EPOCHS) -> Plan:
+def plan_of(rates: Rates, *, hours: float | None, tokens: int | None, have: int = 0, recipe: Recipe) -> Plan:
     """Plan a training within a budget. Either `hours` or `tokens` must be given.
 
     Args:
@@ -73,15 +73,15 @@ def plan_of(rates: Rates, *, hours: float | None, tokens: int | None, have: int 
         hours: the budget in hours.
         tokens: the budget in tokens of text.
         have: how many tokens of text there are already.
-        epochs: the number of passes over the text.
+        recipe: how the head learns.
 
     Raises:
         ValueError: the hours are too few for any text.
     """
 
     def seconds_of(count: int) -> tuple[float, float, float]:
-        places = epochs * count
-        batches = places / cells_of(places)
+        places = recipe.epochs * count
+        batches = places / recipe.cells_of(places)
         return (
             max(0, count - have) / rates.written,
             count / (rates.read * rates.share),
@@ -100,7 +100,7 @@ def plan_of(rates: Rates, *, hours: float | None, tokens: int | None, have: int 
     return Plan(tokens, seconds_of(tokens))
 
 
-def require_room(shape: AnyShape, n_vocab: int, plan: Plan, share: float, free: int) -> tuple[int, int]:
+def require_room(shape: AnyShape, n_vocab: int, plan: Plan, share: float, free: int, cells: int) -> tuple[int, int]:
     """Check that disk and memory are large enough.
 
     Args:
@@ -109,6 +109,7 @@ def require_room(shape: AnyShape, n_vocab: int, plan: Plan, share: float, free: 
         plan: the planned training.
         share: the share of a text's tokens that is learned (`Rates.share`).
         free: the free bytes on the disk.
+        cells: the most places in a batch.
 
     Returns:
         The bytes that the training needs on disk and in memory.
@@ -122,6 +123,7 @@ def require_room(shape: AnyShape, n_vocab: int, plan: Plan, share: float, free: 
     disk += weights * 4 * 7 + output + _ROOM  # two sets of weights and momenta, the best weights, and the head's file
     memory = weights * _BYTES_OF_A_WEIGHT + output + _ROOM
     memory += min(_EMBEDDINGS, n_vocab) * shape.n_embd * 2 + int(_COMPUTING)
+    memory += 4 * shape.num_frozen + 4 * cells * shape.width
     if free < disk:
         raise OSError(
             f"the training needs {disk / 1e9:.1f} GB of disk, and {free / 1e9:.1f} GB are free: make room, set "

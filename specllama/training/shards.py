@@ -50,13 +50,14 @@ def bytes_of_a_token(width: int, n_rows: int) -> int:
     return width * 2 + min(LIKELY, n_rows) * 6 + 8
 
 
-def read_example(engine: Engine, text: Text, rows: npt.NDArray[np.int64]) -> Example:
+def read_example(engine: Engine, text: Text, rows: npt.NDArray[np.int64], num_read: int) -> Example:
     """Let the target read a text. `Engine.states` computes the states.
 
     Args:
         engine: the target.
         text: the text.
         rows: the tokens that the head can draft.
+        num_read: how many of the states that the engine shows are kept for each token.
     """
     count, k = len(text.tokens), min(LIKELY, len(rows))
     first = max(0, text.start - 1)
@@ -64,7 +65,7 @@ def read_example(engine: Engine, text: Text, rows: npt.NDArray[np.int64]) -> Exa
     best = np.full(count, -1, np.int32)
     parts = []
     for part in engine.states(text.tokens, rows=rows, first_logits=first):
-        parts.append(np.clip(part.hidden, -_HUGE, _HUGE).astype(np.float16))
+        parts.append(np.clip(part.hidden[:, :num_read], -_HUGE, _HUGE).astype(np.float16))
         place = slice(part.first_logits, part.first_logits + len(part.logits))
         if not len(part.logits):
             continue
@@ -81,6 +82,7 @@ def write_shards(
     engine: Engine,
     texts: Sequence[Text],
     rows: npt.NDArray[np.int64],
+    num_read: int,
     folder: Path,
     enough: Callable[[int], bool],
     on_text: Callable[[int, int], None],
@@ -91,6 +93,7 @@ def write_shards(
         engine: the target, which must show its states.
         texts: the texts.
         rows: the tokens that the head can draft.
+        num_read: as for `read_example`.
         folder: the folder of the shards.
         enough: is given how many tokens were read, and returns whether to stop.
         on_text: is told how many tokens were read, and how many texts are done.
@@ -107,7 +110,7 @@ def write_shards(
             continue
         if enough(read):
             break
-        held.append((text.index, read_example(engine, text, rows)))
+        held.append((text.index, read_example(engine, text, rows, num_read)))
         read += len(text.tokens)
         done += 1
         on_text(read, done)

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .batches import Batches
-from .fit import Fit, new_head
+from .fit import Fit, new_head, recipe_of
 from .shards import write_shards
-from .start import Start
+from .start import AnyStart
 from .target import Target
 from .text import Text
 
@@ -31,7 +31,7 @@ def speed_of_training(
     target: Target,
     texts: Sequence[Text],
     rows: npt.NDArray[np.int64],
-    start: Start | None,
+    start: AnyStart | None,
     kind: str,
     device: str,
     seconds: float,
@@ -62,11 +62,11 @@ def speed_of_training(
         def enough(size: int) -> bool:
             return size > 0 and time.monotonic() - begun > seconds
 
-        write_shards(engine, texts, rows, Path(folder), enough, note)
+        write_shards(engine, texts, rows, len(target.layers), Path(folder), enough, note)
         of_states = read / (time.monotonic() - begun)
         batches = Batches(target, rows, Path(folder), device)
-        run = Fit(new_head(target, rows, batches, device, start, kind), device)
-        (few, of_few), (many, of_many) = (_timed(run, batches, cells) for cells in _CELLS)
+        run = Fit(new_head(target, rows, batches, device, start, kind), device, recipe_of(kind))
+        (few, of_few), (many, of_many) = (_timed(run, batches, min(cells, run.recipe.most_cells)) for cells in _CELLS)
         each = (of_many - of_few) / max(1, many - few)
         each = max(each, _LEAST_SHARE * of_many / many)  # the difference may be wrong if the machine was busy meanwhile
         return of_states, 1.0 / each, max(0.0, of_few - few * each)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,38 @@ from .torch_here import require_gguf_package
 if TYPE_CHECKING:
     import torch
 
-    from .head import Head, Shape
+    from .head import AnyHead, AnyShape, Head, Shape
 
 # Metadata of rotary positions (RoPE) that the trainer does not compute.
 _TURNED_OTHERWISE = ("eagle3.rope.scaling.type", "eagle3.rope.scaling.factor", "eagle3.rope.scale_linear")
+
+
+class AnyStart(Protocol):
+    """What a training starts from, if not from random weights."""
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The target's layers whose inputs it reads."""
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64] | None:
+        """The tokens that it can draft, as ids of the target [n_rows]; None if it can draft any."""
+
+    @property
+    def rate(self) -> float:
+        """The factor of the learning rates."""
+
+    def shape_for(self, n_rows: int) -> AnyShape:
+        """The sizes, if so many tokens are learned."""
+
+    def head(self, target: Target, sizes: torch.Tensor, rows: npt.NDArray[np.int64]) -> AnyHead:
+        """It in PyTorch.
+
+        Args:
+            target: the target.
+            sizes: the root mean square of each number of the target's states, as for `Head`.
+            rows: the tokens that are learned.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +68,15 @@ class Start:
     rows: npt.NDArray[np.int64]
     _weights: Mapping[str, npt.NDArray[np.float32]] = dataclasses.field(repr=False)
 
-    def head(self, target: Target, sizes: torch.Tensor) -> Head:
-        """The head in PyTorch. `sizes` is the root mean square of each number of the target's states, as for `Head`."""
+    rate = 0.25
+    """See `AnyStart`."""
+
+    def shape_for(self, _n_rows: int) -> Shape:
+        """See `AnyStart`."""
+        return self.shape
+
+    def head(self, target: Target, sizes: torch.Tensor, _rows: npt.NDArray[np.int64]) -> Head:
+        """See `AnyStart`."""
         import torch
 
         from .file import NAMES

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .head import STEPS, AnyHead, Shape, matrix
+from .head import STEPS, AnyHead, matrix
 
 _SMALL = 0.1  # the gain of a matrix whose result is added to the state
 
@@ -43,6 +43,11 @@ class StateShape:
         """How many of the target's states the head reads for each token."""
         return 1
 
+    num_frozen = 0
+    """See `head.AnyShape`."""
+    width = 0
+    """See `head.AnyShape`."""
+
     @property
     def num_trained(self) -> int:
         """The number of weights that are trained."""
@@ -50,10 +55,6 @@ class StateShape:
         if self.kind == "blockwise":
             return wide * (self.n_embd + wide) + 2 * wide
         return sum(2 * self.n_embd * (columns + 1) for columns in self.columns)
-
-
-AnyShape = Shape | StateShape
-"""The sizes of a head of any kind."""
 
 
 class StateHead(AnyHead):

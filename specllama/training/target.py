@@ -64,9 +64,35 @@ class Target:
 
     def output_norm(self) -> npt.NDArray[np.float32]:
         """The weights of the norm before the output matrix [n_embd]; ones if there is no such norm."""
-        if "output_norm.weight" not in self._tensors:
-            return np.ones(self.n_embd, np.float32)
-        path, tensor = self._tensors["output_norm.weight"]
+        found = self.vector("output_norm.weight")
+        return np.ones(self.n_embd, np.float32) if found is None else found
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all tensors."""
+        return frozenset(self._tensors)
+
+    def shape_of(self, name: str) -> tuple[int, int]:
+        """The rows and columns of a matrix.
+
+        Raises:
+            ValueError: there is no such matrix.
+        """
+        found = self._tensors.get(name)
+        if found is None or len(found[1].shape) != 2:
+            raise ValueError(f"{self.path} has no matrix {name}: it is damaged, or of a kind that cannot be trained")
+        columns, rows = found[1].shape
+        return rows, columns
+
+    def matrix(self, name: str) -> npt.NDArray[np.float32]:
+        """A whole matrix [rows, columns]."""
+        return self._rows(name, np.arange(self.shape_of(name)[0]))
+
+    def vector(self, name: str) -> npt.NDArray[np.float32] | None:
+        """A vector, such as the weights of a norm; None if there is none of this name."""
+        if name not in self._tensors:
+            return None
+        path, tensor = self._tensors[name]
         return np.frombuffer(stored(path, tensor, 4 * tensor.size), "<f4").astype(np.float32)
 
     def _rows(self, name: str, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:

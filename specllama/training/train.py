@@ -18,10 +18,10 @@ from specllama.backend.cpu import default_threads
 from specllama.engine.hidden import FINAL
 from specllama.models import catalog
 from specllama.models.head_file import head_beside
-from specllama.models.head_kinds import OF_THE_FINAL_STATE, TRAINED
+from specllama.models.head_kinds import OF_THE_FINAL_STATE, SIBLING, TRAINED
 
 from .progress import SILENT, Progress
-from .start import Start, read_start
+from .start import AnyStart, read_start
 from .target import Target, read_target
 from .text import Text, Writer, read_texts
 from .torch_here import device_of_training, require_gguf_package, require_torch
@@ -30,8 +30,8 @@ from .work import Work, replacing
 if TYPE_CHECKING:
     from specllama.llama import Llama
 
+    from .head import AnyShape
     from .plan import Plan, Rates
-    from .state_head import AnyShape
 
 _N_CTX, _LONGEST_PROMPT = 1024, 2048
 _TRIED = 4096  # the most tokens of text that are written to measure the speed
@@ -113,6 +113,7 @@ def trained(
     output: str | os.PathLike[str] | None = None,
     text: Sequence[str] = (),
     start: str | os.PathLike[str] | None = None,
+    small: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     force: bool = False,
     progress: Progress = SILENT,
@@ -128,6 +129,7 @@ def trained(
         output: the path for the head; None for a file beside the model, such as ``eagle3-NAME.gguf``.
         text: files of the user's with prompts or text, as for `Writer`.
         start: an EAGLE-3 head for this model, which is trained further; None for a new head.
+        small: for the kind ``"sibling"``: the small model, a GGUF file or a name of the catalog.
         threads: the number of threads for everything; None for the usual number on this machine.
         force: whether an existing head is replaced.
         progress: is told the progress.
@@ -149,10 +151,14 @@ def trained(
         raise ValueError(f"kind={kind!r} is none of {', '.join(TRAINED)}")
     if start is not None and kind != TRAINED[0]:
         raise ValueError(f"only an EAGLE-3 head can be trained further, and none of the kind {kind}: leave out --from")
+    if kind == SIBLING and small is None:
+        raise ValueError(f"kind={SIBLING!r} trains a small model: name it with --draft")
+    if kind != SIBLING and small is not None:
+        raise ValueError(f"a small model (--draft) is for the kind {SIBLING!r}: leave it out, or give --kind {SIBLING}")
     require_torch(), require_gguf_package()
     path = catalog.resolve(os.fspath(model))
     target = read_target(path)
-    begun = None if start is None else read_start(os.fspath(start), target)
+    begun = _begun(target, start, small)
     if begun is not None:
         target = dataclasses.replace(target, layers=begun.layers)
     elif kind in OF_THE_FINAL_STATE:
@@ -162,8 +168,10 @@ def trained(
     asked = {"budget": dataclasses.asdict(budget), "output": str(destination.absolute())}
     if start is not None:
         asked["start"] = _named(os.fspath(start))
-    if kind in OF_THE_FINAL_STATE:
+    if kind != TRAINED[0]:
         asked["kind"] = kind
+    if small is not None:
+        asked["small"] = _named(catalog.resolve(os.fspath(small)))
     work = Work(target.weights, texts, asked)
     if destination.exists() and not force and not work.folder.exists():
         raise FileExistsError(f"{destination} exists: name another file with --output, or replace it with --force")
@@ -175,6 +183,17 @@ def trained(
         work.remove()
 
 
+def _begun(
+    target: Target, start: str | os.PathLike[str] | None, small: str | os.PathLike[str] | None
+) -> AnyStart | None:
+    """What the training starts from; None for a new head."""
+    if small is not None:
+        from .sibling import read_sibling
+
+        return read_sibling(catalog.resolve(os.fspath(small)), target)
+    return None if start is None else read_start(os.fspath(start), target)
+
+
 class _Training:
     """One training. `run` does its steps."""
 
@@ -184,7 +203,7 @@ class _Training:
         budget: Budget,
         work: Work,
         text: Sequence[str],
-        start: Start | None,
+        start: AnyStart | None,
         kind: str,
         threads: int,
         progress: Progress,
@@ -280,7 +299,8 @@ class _Training:
         """The tokens of the head that is trained further, or those that the target writes most."""
         from .plan import num_rows
 
-        return counted_rows(texts, self._target.n_vocab, num_rows) if self._start is None else self._start.rows
+        rows = None if self._start is None else self._start.rows
+        return counted_rows(texts, self._target.n_vocab, num_rows) if rows is None else rows
 
     # States
 
@@ -298,6 +318,7 @@ class _Training:
                 engine,
                 texts,
                 rows,
+                len(self._target.layers),
                 self._work.states,
                 enough,
                 lambda _, done: self._progress.done("states", min(done, len(texts)), len(texts)),
@@ -311,7 +332,7 @@ class _Training:
             self._target.path,
             n_ctx=min(_N_CTX, self._target.n_ctx_train),
             n_threads=self._threads,
-            shown_layers=self._target.layers,
+            shown_layers=self._target.layers or (FINAL,),
         )
 
     # The head
@@ -354,6 +375,7 @@ class _Training:
         Raises:
             ValueError, OSError, MemoryError: time, disk or memory is too small.
         """
+        from .fit import recipe_of
         from .plan import plan_of, require_room
 
         self._progress.note("measuring how fast the model writes, reads and learns here")
@@ -361,8 +383,10 @@ class _Training:
         rates, have = self._rates()
         hours = self._budget.hours
         left = None if hours is None else hours - (time.monotonic() - begun) / 3600.0
-        plan = plan_of(rates, hours=left, tokens=self._budget.tokens, have=have)
-        disk, memory = require_room(self._shape(plan), self._target.n_vocab, plan, rates.share, self._work.free())
+        recipe = recipe_of(self._kind)
+        plan = plan_of(rates, hours=left, tokens=self._budget.tokens, have=have, recipe=recipe)
+        free = self._work.free()
+        disk, memory = require_room(self._shape(plan), self._target.n_vocab, plan, rates.share, free, recipe.most_cells)
         write, read, fit = (seconds / 60 for seconds in plan.seconds)
         self._progress.note(
             f"{plan.num_tokens} tokens of text: about {write:.0f} min of writing ({rates.written:.0f} tokens/s), "
@@ -382,9 +406,7 @@ class _Training:
         from .fit import shape_of
         from .plan import num_rows
 
-        if self._start is not None:
-            return self._start.shape
-        return shape_of(self._kind, self._target, num_rows(self._target.n_vocab, plan.num_tokens))
+        return shape_of(self._kind, self._target, num_rows(self._target.n_vocab, plan.num_tokens), self._start)
 
     def _rates(self) -> tuple[Rates, int]:
         """The measured speeds, and the number of tokens of text after measuring."""

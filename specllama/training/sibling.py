@@ -1,0 +1,263 @@
+"""A small model that learns to write as its target does, with low-rank additions to its matrices (LoRA).
+
+This is distillation for speculative decoding (Zhou et al. 2023, arXiv 2310.08461; LoRA: Hu et al. 2021, arXiv
+2106.09685). Import this module only where PyTorch is installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn import functional
+
+from specllama.models.gguf_values import architecture_of, read_whole_header
+
+from .head import AnyHead
+from .target import Target, read_target
+
+if TYPE_CHECKING:
+    from .batches import Batch
+
+RANK = 32
+"""The rank of the additions."""
+_SCALE = 2.0  # the factor of the additions
+MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+"""The matrices of a layer, all of which learn."""
+_OTHERS = ("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm")  # of these, the last two are in some models only
+_TURNS_HALVES = {"llama": False, "qwen2": True, "qwen3": True}
+"""By architecture, whether rotary positions turn number i with number i + half, and not with its neighbour."""
+_USED = frozenset({"token_embd.weight", "output_norm.weight", "output.weight", "rope_freqs.weight"})
+
+
+@dataclasses.dataclass(frozen=True)
+class SiblingShape:
+    """The sizes of a small model that learns.
+
+    Attributes:
+        n_embd: how many numbers a state has.
+        n_layer: the number of layers.
+        n_rows: how many tokens are learned.
+        num_frozen: the number of weights that do not learn.
+        num_trained: the number of weights that are trained.
+        width: how many numbers a layer keeps for each token until the gradients are computed.
+    """
+
+    n_embd: int
+    n_layer: int
+    n_rows: int
+    num_frozen: int
+    num_trained: int
+    width: int
+
+    @property
+    def num_read(self) -> int:
+        """How many of the target's states it reads."""
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class SiblingStart:
+    """A small model before its training. It has the interface of `start.Start`.
+
+    Attributes:
+        model: its description.
+        epsilon: the epsilon of its norms.
+        rope_base: the base of its rotary positions.
+    """
+
+    model: Target
+    epsilon: float
+    rope_base: float
+
+    layers: tuple[int, ...] = ()
+    """The target's layers that it reads: none."""
+    rate: float = 1.0
+    """The factor of the learning rates."""
+
+    @property
+    def rows(self) -> None:
+        """The tokens that it can draft: not limited by its file."""
+        return
+
+    def shape_for(self, n_rows: int) -> SiblingShape:
+        """The sizes, if it learns so many tokens."""
+        shapes = [self.model.shape_of(f"blk.{i}.{name}.weight") for i in range(self.model.n_layer) for name in MATRICES]
+        frozen = sum(rows * columns for rows, columns in shapes) + self.model.n_vocab * self.model.n_embd // 2
+        (n_ff, _) = self.model.shape_of("blk.0.ffn_gate.weight")
+        return SiblingShape(
+            n_embd=self.model.n_embd,
+            n_layer=self.model.n_layer,
+            n_rows=n_rows,
+            num_frozen=frozen,
+            num_trained=sum(RANK * (rows + columns) for rows, columns in shapes),
+            width=10 * self.model.n_embd + 4 * n_ff,
+        )
+
+    def head(self, _target: Target, _sizes: torch.Tensor, rows: npt.NDArray[np.int64]) -> Sibling:
+        """The model in PyTorch."""
+        return Sibling(self, rows)
+
+
+def read_sibling(path: str, target: Target) -> SiblingStart:
+    """Read a small model that is to learn from a target.
+
+    Raises:
+        ValueError: its architecture cannot be trained here, it is damaged, or it has other tokens than the target.
+        OSError: the file cannot be read.
+    """
+    model = read_target(path)
+    values, _ = read_whole_header(path)
+    architecture = architecture_of(values)
+    known = {f"blk.{i}.{name}.weight" for i in range(model.n_layer) for name in (*MATRICES, *_OTHERS)}
+    known |= {f"blk.{i}.{name}.bias" for i in range(model.n_layer) for name in MATRICES[:3]}
+    if architecture not in _TURNS_HALVES or (unknown := sorted(model.names - known - _USED)):
+        why = f"the architecture {architecture!r}" if architecture not in _TURNS_HALVES else f"the tensor {unknown[0]}"
+        raise ValueError(
+            f"{path} has {why}, which cannot be trained: take a small model of the architectures "
+            f"{', '.join(_TURNS_HALVES)}"
+        )
+    scaling = values.get(f"{architecture}.rope.scaling.type", b"none")
+    turned = int(values.get(f"{architecture}.rope.dimension_count", model.head_size))
+    if scaling != b"none" or turned != model.head_size:
+        raise ValueError(f"{path} has rotary positions that are scaled or partial, which cannot be trained")
+    own, theirs = values["tokenizer.ggml.tokens"], read_whole_header(target.path)[0]["tokenizer.ggml.tokens"]
+    common = min(len(own), len(theirs))
+    if own[:common] != theirs[:common]:
+        raise ValueError(f"{path} has other tokens than {target.path}: take a small model of the target's family")
+    epsilon = float(values.get(f"{architecture}.attention.layer_norm_rms_epsilon", 1e-5))
+    return SiblingStart(model, epsilon, float(values.get(f"{architecture}.rope.freq_base", 10_000.0)))
+
+
+class Learning(nn.Module):
+    """A matrix that is multiplied, with a low-rank addition that is trained.
+
+    Args:
+        weight: the matrix [rows, columns].
+        bias: what is added to the product [rows]; None for nothing.
+    """
+
+    def __init__(self, weight: npt.NDArray[np.float32], bias: npt.NDArray[np.float32] | None) -> None:
+        super().__init__()
+        self.weight: torch.Tensor
+        self.bias: torch.Tensor | None
+        self.register_buffer("weight", torch.from_numpy(weight), persistent=False)
+        self.register_buffer("bias", None if bias is None else torch.from_numpy(bias), persistent=False)
+        rows, columns = weight.shape
+        self.down = nn.Parameter(torch.randn(RANK, columns) / columns**0.5)
+        self.up = nn.Parameter(torch.zeros(rows, RANK))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The product of `x` [..., columns]."""
+        added = functional.linear(functional.linear(x, self.down), self.up)
+        return functional.linear(x, self.weight, self.bias) + _SCALE * added
+
+    def merged(self) -> torch.Tensor:
+        """The matrix with its addition [rows, columns]."""
+        return self.weight + _SCALE * self.up.detach() @ self.down.detach()
+
+
+class Layer(nn.Module):
+    """A layer of the small model: attention, and a feed-forward layer with a gate.
+
+    Args:
+        start: the small model.
+        number: the number of the layer.
+    """
+
+    def __init__(self, start: SiblingStart, number: int) -> None:
+        super().__init__()
+        model, name = start.model, f"blk.{number}."
+        self._n_head, self._head_size, self._epsilon = model.n_head, model.head_size, start.epsilon
+        for each in _OTHERS:
+            found = model.vector(f"{name}{each}.weight")
+            self.register_buffer(each, None if found is None else torch.from_numpy(found), persistent=False)
+        self.matrices = nn.ModuleDict(
+            {
+                each: Learning(model.matrix(f"{name}{each}.weight"), model.vector(f"{name}{each}.bias"))
+                for each in MATRICES
+            }
+        )
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, halves: bool) -> torch.Tensor:
+        """The states after the layer, from those before it [batch, places, n_embd]."""
+        seen = self._normed(x, self.attn_norm)
+        q, k, v = (self._heads(self.matrices[name](seen)) for name in MATRICES[:3])
+        q, k = (
+            _turned(one if norm is None else self._normed(one, norm), cos, sin, halves)
+            for one, norm in ((q, self.attn_q_norm), (k, self.attn_k_norm))
+        )
+        group = self._n_head // k.shape[1]
+        k, v = (one.repeat_interleave(group, 1) for one in (k, v))
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.matrices["attn_output"](mixed.transpose(1, 2).flatten(-2))
+        seen = self._normed(x, self.ffn_norm)
+        gated = functional.silu(self.matrices["ffn_gate"](seen)) * self.matrices["ffn_up"](seen)
+        return x + self.matrices["ffn_down"](gated)
+
+    def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(x.float(), x.shape[-1:], weight, self._epsilon)
+
+    def _heads(self, x: torch.Tensor) -> torch.Tensor:
+        return x.unflatten(-1, (-1, self._head_size)).transpose(1, 2)
+
+
+class Sibling(AnyHead):
+    """The small model. Only the additions to its matrices are trained.
+
+    Args:
+        start: the model before its training.
+        rows: the tokens that are learned.
+    """
+
+    learned_steps = 1  # a draft's later tokens are computed like the first one
+
+    def __init__(self, start: SiblingStart, rows: npt.NDArray[np.int64]) -> None:
+        super().__init__(torch.zeros(0), torch.from_numpy(start.model.output_rows(rows)))
+        self.start, self.shape = start, start.shape_for(len(rows))
+        model = start.model
+        self._halves = _TURNS_HALVES[model.architecture]
+        embeddings = model.embeddings(np.arange(model.n_vocab)).astype(np.float16)
+        self.embeddings: torch.Tensor
+        self.norm: torch.Tensor
+        self.turns: torch.Tensor
+        self.register_buffer("embeddings", torch.from_numpy(embeddings), persistent=False)
+        self.register_buffer("norm", torch.from_numpy(model.output_norm()), persistent=False)
+        turns = start.rope_base ** (-np.arange(0, model.head_size, 2, dtype=np.float64) / model.head_size)
+        factors = model.vector("rope_freqs.weight")
+        turns = turns if factors is None else turns / factors
+        self.register_buffer("turns", torch.from_numpy(turns.astype(np.float32)), persistent=False)
+        self.layers = nn.ModuleList(Layer(start, number) for number in range(model.n_layer))
+
+    def states(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The final states, after the last norm [batch, places, n_embd], of texts [batch, places]."""
+        x = self.embeddings[tokens].float()
+        angles = torch.arange(tokens.shape[1], device=x.device)[:, None] * self.turns
+        cos, sin = angles.cos(), angles.sin()
+        for layer in self.layers:
+            x = layer(x, cos, sin, self._halves)
+        return functional.rms_norm(x.float(), x.shape[-1:], self.norm, self.start.epsilon)
+
+    def drafted(self, batch: Batch, steps: int) -> list[torch.Tensor]:
+        """See the base class. The text is read as it is, so the logits of a place are equal in all steps."""
+        return [self.states(batch.tokens)] * steps
+
+    def merged(self) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+        """The names in the file of all matrices that have learned, and the matrices."""
+        for number, layer in enumerate(self.layers):
+            for name in MATRICES:
+                weight = layer.matrices[name].merged()
+                yield f"blk.{number}.{name}.weight", weight.float().cpu().numpy()
+
+
+def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, halves: bool) -> torch.Tensor:
+    """Rotary positions of `x` [batch, heads, places, head_size]."""
+    x = x.float()
+    one, other = x.chunk(2, -1) if halves else (x[..., ::2], x[..., 1::2])
+    turned = (one * cos - other * sin, one * sin + other * cos)
+    return torch.cat(turned, -1) if halves else torch.stack(turned, -1).flatten(-2)
