@@ -20,6 +20,7 @@ from training_driver import BUDGET, Heard
 
 import specllama
 from specllama import cli
+from specllama.models.found_drafts import survey
 from specllama.models.gguf_values import read_whole_header
 from specllama.training.sibling import MATRICES, Learning, Sibling, read_sibling
 from specllama.training.target import read_target
@@ -142,6 +143,9 @@ def test_the_file_is_a_model(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_p
         if one.name.split(".")[-2] not in MATRICES:
             (same,) = (other for other in old.tensors if other.name == one.name)
             assert np.array_equal(one.data, same.data), one.name
+    (found,) = (one for one in survey(str(model)).usable if one.draft_model == str(path))
+    assert found.is_of_name
+    assert found.acceptance == pytest.approx(made.greedy[0])
     llm = make_llama(model, path)
     assert llm.create_completion("the cat", max_tokens=8)["choices"][0]["text"]
 

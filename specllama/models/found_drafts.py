@@ -61,7 +61,8 @@ class FoundDraft:
         acceptance: the share of its drafted tokens that is usually accepted, from families.toml if that has this pair;
             None if it is not known.
         memory: the bytes of its weights and of a KV cache of 4,096 tokens, if the file says the cache's size.
-        is_of_name: whether it is a head that is named after the model, or in its file.
+        is_of_name: whether it is a head that is named after the model, or in its file, or a small model that has
+            learned from it.
         why_not: why it cannot be used; None if it can.
     """
 
@@ -203,8 +204,11 @@ class _Target:
                 kind, why_not = (
                     ("parallel", _MASK) if is_parallel else ("foreign" if shared.is_foreign else "model", None)
                 )
-                acceptance = _usual(shared, next((one for one in known if _is_of(path, one)), None))
-                yield FoundDraft(path, kind, where, size, shared.share, cost, acceptance, memory, False, why_not)
+                acceptance, is_trained = _trained_for(values, self.path), True
+                if acceptance is None:
+                    acceptance = _usual(shared, next((one for one in known if _is_of(path, one)), None))
+                    is_trained = False
+                yield FoundDraft(path, kind, where, size, shared.share, cost, acceptance, memory, is_trained, why_not)
 
     def _head(self, path: str, where: str, kind: str) -> Iterator[FoundDraft]:
         size, why_not = size_of(path), None
@@ -241,6 +245,14 @@ class _Target:
         unlikely = not is_head and draft.cost > 0.6  # drafting a token takes nearly as long as decoding one plainly
         last = bits if is_head else draft.cost
         return (draft.why_not is not None, unlikely, is_foreign, not is_head, not draft.is_of_name, of_kind, last)
+
+
+def _trained_for(values: Mapping[str, Any], target: str) -> float | None:
+    """How often a small model is right that ``train-draft`` has trained for this target; None if it has not."""
+    of_file, greedy = values.get("specllama.target.file"), values.get("specllama.acceptance.greedy")
+    if of_file != os.path.basename(target).encode() or not isinstance(greedy, np.ndarray) or not len(greedy):
+        return None
+    return float(greedy[0])
 
 
 def _usual(shared: Shared, known: KnownDraft | None) -> float:

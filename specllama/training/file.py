@@ -146,13 +146,13 @@ def _write_sibling(
     learned = dict(sibling.merged())
     with replacing(path) as temporary:
         writer = gguf.GGUFWriter(temporary, model.architecture)
-        left_out = {"general.architecture", "general.file_type", *_NOT_COPIED}
-        for name, field in gguf.GGUFReader(parts_of(model.path)[0]).fields.items():
-            if not name.startswith(("GGUF.", "split.")) and name not in left_out:
-                _copy(writer, name, field)
         writer.add_author(f"specllama {__version__} train-draft")
         writer.add_file_type(gguf.LlamaFileType["ALL_F32" if file_type == "F32" else f"MOSTLY_{file_type}"])
-        _add_training(writer, target, acceptance, num_tokens)
+        _add_training(writer, target, acceptance, num_tokens)  # before the long texts: who looks for drafts reads less
+        left_out = {"general.architecture", "general.file_type", *_NOT_COPIED}
+        for name, field in gguf.GGUFReader(parts_of(model.path)[0]).fields.items():
+            if not name.startswith(("GGUF.", "split.", "specllama.")) and name not in left_out:
+                _copy(writer, name, field)
         for part in parts_of(model.path):
             for tensor in gguf.GGUFReader(part).tensors:
                 found = learned.get(tensor.name)
