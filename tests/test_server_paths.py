@@ -84,9 +84,10 @@ def test_chat_handlers(make_llama: MakeLlama, tiny_files: TinyFiles, folder: Pat
     requests: list[tuple[str, Any]] = [
         (CHAT, asked),
         (CHAT, {**asked, "messages": CAT}),
-        (CHAT, {**asked, "messages": BEGUN, "continue_final_message": True}),
+        (CHAT, {**asked, "messages": [*CAT, BEGUN[1]], "continue_final_message": True}),
         (CHAT, {**asked, "tools": TOOLS, "tool_choice": "required"}),
-        ("/apply-template", asked),
+        ("/apply-template", {"messages": CAT}),
+        (f"{CHAT}/input_tokens", {"messages": CAT}),
         ("/v1/messages/count_tokens", asked),
     ]
     for handler in (None, Pictures()):
