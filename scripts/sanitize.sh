@@ -110,6 +110,8 @@ done
 # pytest's own cache stays that of the plain run.
 # Two processes halve the time. One OpenMP thread each: two processes with two threads each would wait for each other.
 export SPECLLAMA_CACHE=$PWD/$build/no-models SPECLLAMA_REQUIRE_MODELS=0 OMP_THREAD_LIMIT=1
+# Without arguments, of a test with many cases some are enough: the others run the same code with other numbers.
+[ $# -gt 0 ] || export SPECLLAMA_MOST_CASES=6
 if [ "$sanitizers" = thread ] && [ $# = 0 ]; then
     set -- tests/test_{closing,interruptions,listed_rows,loading_in_threads,parallel,room,scheduler,shared_draft,views,waiting}.py
 fi

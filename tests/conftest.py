@@ -49,18 +49,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at the markers
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test that is marked ``sampled(n)`` all cases but n are long: always the same n, drawn from all of them."""
-    sampled: dict[str, list[pytest.Item]] = collections.defaultdict(list)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out cases of tests that have many: always the same, drawn from all of them.
+
+    Of a test that is marked ``sampled(n)`` all cases but n are long. If the environment says SPECLLAMA_MOST_CASES=N, as
+    scripts/sanitize.sh does, no more than N cases of a test run, unless the test is marked ``every_case``.
+    """
+    cases: dict[str, list[pytest.Item]] = collections.defaultdict(list)
     for item in items:
-        if item.get_closest_marker("sampled"):
-            sampled[item.nodeid.partition("[")[0]].append(item)
-    for cases in sampled.values():
-        marker = cases[0].get_closest_marker("sampled")
-        assert marker is not None
-        drawn = sorted(cases, key=lambda case: zlib.crc32(case.nodeid.encode()))
-        for case in drawn[marker.args[0] :]:
+        cases[item.nodeid.partition("[")[0]].append(item)
+    most, left_out = int(os.environ.get("SPECLLAMA_MOST_CASES", "1000000")), set[pytest.Item]()
+    for each in cases.values():
+        drawn = sorted(each, key=lambda case: zlib.crc32(case.nodeid.encode()))
+        sampled = each[0].get_closest_marker("sampled")
+        for case in drawn[sampled.args[0] :] if sampled is not None else ():
             case.add_marker("long")
+        if each[0].get_closest_marker("every_case") is None:
+            short = [case for case in drawn if case.get_closest_marker("long") is None]
+            left_out.update(short[most:])
+    if left_out:
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -12,6 +12,8 @@ from quantized import dequantized_by_gguf, quantized
 from specllama import _core
 from specllama import _core_test as _test
 
+pytestmark = pytest.mark.every_case
+
 FAST = [name for name in _core.instruction_sets() if name != "plain"]
 TYPES = [np.float16, np.float32, np.uint8]
 """Of the numbers of a cache; uint8: it holds blocks of Q8_0."""

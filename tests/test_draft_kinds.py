@@ -26,7 +26,10 @@ PROMPT = "the cat sat on the dog and"
 CORPUS = "the cat sat on the dog and the fox ran"
 SETTINGS: dict[str, Any] = {"n_ctx": 500, "n_batch": 64, "n_threads": 1, "num_draft_tokens": 4}
 HAS_HEADS = hasattr(llama_cpp.llama_context_default_params(), "ctx_other")
-pytestmark = pytest.mark.filterwarnings("ignore:the draft has another tokenizer than the target")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:the draft has another tokenizer than the target"),
+    pytest.mark.every_case,
+]
 NEEDS_HEADS = pytest.mark.skipif(not HAS_HEADS, reason="this llama-cpp-python has no heads")
 
 

@@ -24,7 +24,7 @@ from specllama.backend.ggml import CpuBackend
 from specllama.backend.ggml_products import Products
 from specllama.drop_in.lending import lent
 
-pytestmark = needs_kernels
+pytestmark = [needs_kernels, pytest.mark.every_case]
 
 
 @functools.cache

@@ -13,6 +13,8 @@ from quantized import TYPES, dequantized_by_gguf, quantized
 from specllama import _core
 from specllama import _core_test as _test
 
+pytestmark = pytest.mark.every_case
+
 FAST = [name for name in _core.instruction_sets() if name != "plain"]
 SHAPES = [(16, 1), (37, 3), (1, 2), (64, 8), (48, 9), (5, 70)]
 """Rows and columns: not divisible by a panel's rows, more than a tile holds."""

@@ -184,19 +184,19 @@ def test_it_goes_on_where_it_was(tiny_files: TinyFiles, tmp_path: Path, cache: P
     assert "states" not in heard.first
 
 
-def refused(path: Path, target: Path, why: str) -> None:
+def assert_refused(path: Path, target: Path, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         read_sibling(str(path), read_target(str(target)))
 
 
 def test_what_cannot_learn(tiny_files: TinyFiles, tmp_path: Path) -> None:
     words = tiny.word_vocabulary()
-    refused(tiny_files.other_token, tiny_files.target, "has other tokens than .*: take a small model of the")
-    refused(tiny_files.recurrent, tiny_files.target, "architecture 'mamba'|cannot be trained")
+    assert_refused(tiny_files.other_token, tiny_files.target, "has other tokens than .*: take a small model of the")
+    assert_refused(tiny_files.recurrent, tiny_files.target, "architecture 'mamba'|cannot be trained")
     mixture = tiny.write_llama(tmp_path / "m.gguf", words, tiny.with_experts(tiny.llama_weights(words, seed=1), 1))
-    refused(mixture, tiny_files.target, "has the tensor blk.0.ffn_down_exps.weight, which cannot be trained")
+    assert_refused(mixture, tiny_files.target, "has the tensor blk.0.ffn_down_exps.weight, which cannot be trained")
     other = tiny.write_llama(tmp_path / "o.gguf", words, tiny.llama_weights(words, seed=1), arch="stablelm")
-    refused(other, tiny_files.target, "the architecture 'stablelm', which cannot be trained")
+    assert_refused(other, tiny_files.target, "the architecture 'stablelm', which cannot be trained")
 
 
 def test_a_vocabulary_with_a_longer_end(tiny_files: TinyFiles) -> None:
