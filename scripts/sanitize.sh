@@ -90,7 +90,7 @@ echo "sanitize: what was planted was found; $overlay is instrumented"
 # Left out are tests that look at no native code of ours (PyTorch, pages, downloads, reports, what servers refuse, which schemas are
 # supported, how texts and chats are read, what reports say), and those that run it by way of other processes or of the
 # server (commands, trials in a child, signals, damaged files): the tests that stay run the same code here, and a process
-# takes seconds to start. Those that are marked long are left out, too: they run the same code with other numbers. So are
+# takes seconds to start. Those that are marked long or statistics are left out, too: they run the same code with other numbers. So are
 # forks of a process with threads: once in some sixty such tests a child waited forever, and never without the sanitizer.
 # With an empty cache the tests of real models skip themselves: they say nothing new here, and would take an hour.
 left_out=(abi_headers assertions bench_output bench_summary catalog cmake_args compatibility cost_cache docs fetch hub
@@ -101,7 +101,8 @@ left_out=(abi_headers assertions bench_output bench_summary catalog cmake_args c
     direct_calls embedding_contexts every_path helper_processes interpreter_end process_streams server_wire training train_draft hub_names
     server_log server_embeddings server_conversations tool_formats reference verify_pair_measures bench compare
     forks chat_arguments server_meanings tool_calls drafts_command automatic_draft loading_options server_images server_api server_responses
-    server_messages server_recorded server_parallel batch_command schemas infill arguments auto_options cost_memory cost_curve)
+    server_messages server_recorded server_parallel batch_command schemas infill arguments auto_options cost_memory cost_curve
+    server_paths server_same_requests train_state_heads sibling)
 ignored=(--deselect=tests/test_heads_hard.py::test_forks)
 for name in "${left_out[@]}"; do
     [ -f "tests/test_$name.py" ] || { echo "sanitize: there is no tests/test_$name.py to leave out" >&2; exit 1; }
@@ -111,7 +112,7 @@ done
 # Two processes halve the time. One OpenMP thread each: two processes with two threads each would wait for each other.
 export SPECLLAMA_CACHE=$PWD/$build/no-models SPECLLAMA_REQUIRE_MODELS=0 OMP_THREAD_LIMIT=1
 # Without arguments, of a test with many cases some are enough: the others run the same code with other numbers.
-[ $# -gt 0 ] || export SPECLLAMA_MOST_CASES=6
+[ $# -gt 0 ] || export SPECLLAMA_MOST_CASES=4
 if [ "$sanitizers" = thread ] && [ $# = 0 ]; then
     set -- tests/test_{closing,interruptions,listed_rows,loading_in_threads,parallel,room,scheduler,shared_draft,views,waiting}.py
 fi
@@ -119,7 +120,7 @@ fi
 rm -f "$build"/report.*
 export TSAN_OPTIONS=$TSAN_OPTIONS:log_path=$PWD/$build/report
 status=0
-sanitized pytest -p no:cacheprovider -n 2 --dist worksteal -m "not long" "${ignored[@]}" "$@" || status=$?
+sanitized pytest -p no:cacheprovider -n 2 --dist worksteal -m "not long and not statistics" "${ignored[@]}" "$@" || status=$?
 for report in "$build"/report.*; do
     if [ -f "$report" ]; then
         cat "$report"

@@ -77,6 +77,7 @@ CORPUS = [
 ]
 
 
+@pytest.mark.statistics
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("most", [1, 3, 16])
 @pytest.mark.parametrize("rule", RULES)

@@ -188,6 +188,7 @@ def test_what_is_decoded(tiny_files: TinyFiles, tmp_path: Path, kind: str) -> No
     engine.close()
 
 
+@pytest.mark.statistics
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("chain", ["T=1", "default", "penalties and bias"])

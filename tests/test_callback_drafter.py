@@ -128,6 +128,7 @@ def test_honest_drafters_leave_the_distribution_as_it_is(
     assert engine.speculator.drafting_stopped == ""
 
 
+@pytest.mark.statistics
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 def test_a_drafter_that_lies_about_its_q_is_seen(letters: MakeEngine, exact: ref.Array, rule: str) -> None:
     """The test above can tell: here tokens are drawn from another q than the one that is given."""

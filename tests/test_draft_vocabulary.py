@@ -126,6 +126,7 @@ def test_a_seed_repeats_a_text(files: Files, listed: specllama.Llama, rule: str)
     other.close()
 
 
+@pytest.mark.statistics
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("chain", ["T=1", "T=0.7 top-k 4", "T=1.5 top-p 0.8", "default", "penalties and bias"])

@@ -146,6 +146,7 @@ def test_a_seed_repeats_a_text_whatever_came_before(
         assert text_of(used, prompt) == text_of(make_llama(draft=tiny_files.bad, **options), prompt)
 
 
+@pytest.mark.statistics
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("chain", ["T=1", "default", "penalties and bias"])
 def test_sequences_have_the_distribution_of_the_target(

@@ -174,6 +174,7 @@ class DryScorer(Scorer):
         return rows
 
 
+@pytest.mark.statistics
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("rule", ["rejection", "block", "coupled"])
 def test_sequences_of_three_tokens(tiny_files: TinyFiles, rule: str) -> None:

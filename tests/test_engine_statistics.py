@@ -143,6 +143,7 @@ def assert_pairs_are_the_targets(
     assert chi_square(counts, exact) > LEVEL
 
 
+@pytest.mark.statistics
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("draft", DRAFTS)
@@ -161,6 +162,7 @@ def test_sequences_of_three_tokens(
     engine.close()
 
 
+@pytest.mark.statistics
 @pytest.mark.parametrize("rule", RULES)
 def test_sequences_without_a_draft(tiny_files: TinyFiles, exact: dict[str, ref.Array], rule: str) -> None:
     engine = Engine(tiny_files.letters)

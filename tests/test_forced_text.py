@@ -77,6 +77,7 @@ def open_engine(files: tuple[Path, Path], draft: str) -> Engine:
     return engine
 
 
+@pytest.mark.statistics
 @pytest.mark.parametrize("draft", ["model", "lookup"])
 @pytest.mark.parametrize("rule", ["rejection", "block", "coupled"])
 def test_guesses_of_a_split_leave_the_distribution(

@@ -139,6 +139,7 @@ def guided_probabilities(scorer: Scorer, chain: ref.Chain) -> ref.Array:
 OFF = ref.Chain(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
 
+@pytest.mark.statistics
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("chain", [OFF, ref.Chain(temperature=1.5, top_k=3, min_p=0.0)], ids=["T=1", "top-k 3"])
 @pytest.mark.parametrize("draft", ["good", "bad", "adversarial"])

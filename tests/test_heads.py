@@ -128,6 +128,7 @@ def test_behind_what_the_memory_holds(tiny_files: TinyFiles) -> None:
     engine.close()
 
 
+@pytest.mark.statistics
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("chain", ["T=1", "default", "penalties and bias"])
 def test_sequences_have_the_distribution_of_the_target(

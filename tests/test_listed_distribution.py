@@ -128,6 +128,7 @@ def test_nothing_is_left_where_nothing_listed_is_allowed(name: str) -> None:
         _test.listed_distribution(logits_of(2), list_of([]), params_of(CASES[name], name))
 
 
+@pytest.mark.statistics
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 @pytest.mark.parametrize("name", ["T=1", "T=0.7 top-k 4", "T=1.5 top-p 0.8", "bias of others"])

@@ -186,6 +186,7 @@ def exact(tiny_files: TinyFiles) -> Iterator[ref.Array]:
     llm.close()
 
 
+@pytest.mark.statistics
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("verify", ["rejection", "block"])
 def test_samples_have_the_targets_distribution(

@@ -178,6 +178,7 @@ def test_window_and_pool_are_those_of_llama_cpps_example(
     engine.close()
 
 
+@pytest.mark.statistics
 @pytest.mark.parametrize(("chain", "rule"), [*itertools.product(["T=1"], RULES), ("penalties and bias", "block")])
 def test_sequences_have_the_distribution_of_the_target(
     tiny_files: TinyFiles, scorer: stats.Scorer, chain: str, rule: str

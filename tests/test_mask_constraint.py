@@ -44,6 +44,7 @@ class Steps:
         return packed([token for token in tokens if token != END]), END in tokens, self.guess
 
 
+@pytest.mark.statistics
 @pytest.mark.parametrize("chain", [OFF, ref.Chain(temperature=1.5, top_k=3, min_p=0.0)], ids=["T=1", "top-k 3"])
 @pytest.mark.parametrize("draft", ["good", "adversarial"])
 @pytest.mark.parametrize("rule", ["rejection", "block", "coupled"])

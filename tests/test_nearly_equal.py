@@ -252,6 +252,7 @@ def scorer(letters: Pair) -> Scorer:
     return Scorer(llm, LETTERS_PROMPT)
 
 
+@pytest.mark.statistics
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("chain", ["T=1", "T=0.7 top-k 4", "T=1.5 top-p 0.8", "default"])

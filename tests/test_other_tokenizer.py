@@ -144,6 +144,7 @@ def test_what_both_say_is_accepted(make_llama: MakeLlama, files: dict[str, Path]
     )
 
 
+@pytest.mark.statistics
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(("target", "draft"), PAIRS)

@@ -88,6 +88,7 @@ def test_a_round_costs_one_decode_and_keeps_no_mask(tiny_files: TinyFiles) -> No
     engine.close()
 
 
+@pytest.mark.statistics
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("chain", ["T=1", "default", "penalties and bias"])
 def test_sequences_have_the_distribution_of_the_target(

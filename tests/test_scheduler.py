@@ -62,6 +62,7 @@ def test_a_memory_that_cannot_be_shared_is_refused(
         open_texts(getattr(tiny_files, name), None, PLACES)
 
 
+@pytest.mark.statistics
 @pytest.mark.parametrize("rule", ["rejection", "block", "coupled"])
 def test_several_texts_in_flight_have_the_targets_distribution(
     tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts], rule: str

@@ -122,6 +122,7 @@ def test_what_was_wrong_is_rolled_back(tiny_files: TinyFiles, inner: str) -> Non
     engine.close()
 
 
+@pytest.mark.statistics
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("chain", ["T=1", "penalties and bias"])
 @pytest.mark.parametrize("inner", ["lookup", "letters_bad"])

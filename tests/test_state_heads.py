@@ -133,6 +133,7 @@ def test_it_is_fed_as_published(tiny_files: TinyFiles, tmp_path: Path, kind: str
     assert {accepted for accepted, _ in found} >= {0, 1}
 
 
+@pytest.mark.statistics
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("chain", ["T=1", "default", "penalties and bias"])

@@ -243,6 +243,7 @@ def test_coupled_acceptance_lies_where_the_theory_says() -> None:
     assert overlap / (2 - overlap) - 0.015 < accepted / n < overlap + 0.015
 
 
+@pytest.mark.statistics
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 def test_sampled_rounds_have_the_distribution_of_the_target(rule: str) -> None:
     """With the core's own uniforms from end to end: first token and accepted length, against the enumeration."""
