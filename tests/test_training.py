@@ -144,7 +144,7 @@ def test_what_it_starts_from_is_what_the_file_has(
     start = read_start(str(path), trained.target)
     assert start.layers == trained.target.layers
     assert start.rows.tolist() == trained.rows.tolist()
-    again = start.head(trained.target, torch.full_like(head.sizes, 3.0))
+    again = start.head(trained.target, torch.full_like(head.sizes, 3.0), trained.rows)
     batch = next(iter(trained.batches.held_out()))
     with torch.no_grad():
         found, expected = (
