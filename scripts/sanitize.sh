@@ -88,7 +88,7 @@ sanitized python "$probe.py" "$overlay" $marks
 echo "sanitize: what was planted was found; $overlay is instrumented"
 
 # Left out are tests that look at no native code of ours (PyTorch, pages, downloads, reports, what servers refuse, which schemas are
-# supported, how texts and chats are read, what reports say), and those that run it by way of other processes or of the
+# supported, how texts and chats are read, what reports say, ggml's structures, how long a grammar may take), and those that run it by way of other processes or of the
 # server (commands, trials in a child, signals, damaged files): the tests that stay run the same code here, and a process
 # takes seconds to start. Those that are marked long or statistics are left out, too: they run the same code with other numbers. So are
 # forks of a process with threads: once in some sixty such tests a child waited forever, and never without the sanitizer.
@@ -102,7 +102,7 @@ left_out=(abi_headers assertions bench_output bench_summary catalog cmake_args c
     server_log server_embeddings server_conversations tool_formats reference verify_pair_measures bench compare
     forks chat_arguments server_meanings tool_calls drafts_command automatic_draft loading_options server_images server_api server_responses
     server_messages server_recorded server_parallel batch_command schemas infill arguments auto_options cost_memory cost_curve
-    server_paths server_same_requests train_state_heads sibling)
+    server_paths server_same_requests train_state_heads sibling ggml_layout slow_grammars)
 ignored=(--deselect=tests/test_heads_hard.py::test_forks)
 for name in "${left_out[@]}"; do
     [ -f "tests/test_$name.py" ] || { echo "sanitize: there is no tests/test_$name.py to leave out" >&2; exit 1; }
