@@ -3,10 +3,19 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
+#include <thread>
 #include <utility>
+
+#ifndef _WIN32
+#include <unistd.h>
+#endif
 
 #include "kernels/quantized_type.hpp"
 #include "kernels/this_decode.hpp"
@@ -19,6 +28,59 @@ namespace {
 constexpr uint32_t kPartialOnly = 1;  // LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: only what seq_rm cannot cut
 
 constexpr std::size_t most_encoded = 32;  // rows
+constexpr std::chrono::seconds most_waited{10};
+
+// A decode that is under way. When the process ends, exit() destroys ggml's static objects while daemon threads of
+// Python may still compute with them. So exit() waits for the decodes that are under way, and threads that begin
+// another one then stay where they are.
+class DecodeUnderWay {
+public:
+    DecodeUnderWay() {
+        // By now a model is loaded, and ggml has made its static objects: they are destroyed after this has run.
+        static std::once_flag once;
+        std::call_once(once, [] { std::atexit(&wait); });
+        (void)is_ours();  // the first call says which process it is
+        count() += 1;
+        if (is_ending()) {
+            count() -= 1;
+            for (;;) {
+                std::this_thread::sleep_for(std::chrono::hours(1));
+            }
+        }
+    }
+    ~DecodeUnderWay() { count() -= 1; }
+    DecodeUnderWay(const DecodeUnderWay &) = delete;
+    DecodeUnderWay & operator=(const DecodeUnderWay &) = delete;
+
+private:
+    static std::atomic<int> & count() {
+        static std::atomic<int> value{0};
+        return value;
+    }
+    static std::atomic<bool> & is_ending() {
+        static std::atomic<bool> value{false};
+        return value;
+    }
+    // The process that counts. In a fork of it the threads that were counted do not exist.
+    static bool is_ours() {
+#ifdef _WIN32
+        return true;
+#else
+        static const pid_t first = getpid();
+        return first == getpid();
+#endif
+    }
+    static void wait() {
+        if (!is_ours()) {
+            return;
+        }
+        is_ending() = true;
+        const auto until = std::chrono::steady_clock::now() + most_waited;
+        while (count() > 0 && std::chrono::steady_clock::now() < until) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+    }
+};
 
 llama_context * not_null(llama_context * context) {
     if (context == nullptr) {
@@ -406,6 +468,7 @@ int32_t Decoder::decode_laid_out(const llama_batch & batch, const BatchPart * pa
 }
 
 int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
+    const DecodeUnderWay under_way;
     if (is_head()) {
         const int32_t code = hidden_.block ? inject(parts, num_parts) : lay_out_inputs(parts, num_parts);
         if (code != 0) {
