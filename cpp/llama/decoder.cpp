@@ -38,45 +38,41 @@ public:
     DecodeUnderWay() {
         // By now a model is loaded, and ggml has made its static objects: they are destroyed after this has run.
         static std::once_flag once;
-        std::call_once(once, [] { std::atexit(&wait); });
-        (void)is_ours();  // the first call says which process it is
-        count() += 1;
-        if (is_ending()) {
-            count() -= 1;
+        std::call_once(once, [] {
+            process_ = this_process();
+            std::atexit(&wait);
+        });
+        count_ += 1;
+        if (is_ending_) {
+            count_ -= 1;
             for (;;) {
                 std::this_thread::sleep_for(std::chrono::hours(1));
             }
         }
     }
-    ~DecodeUnderWay() { count() -= 1; }
+    ~DecodeUnderWay() { count_ -= 1; }
     DecodeUnderWay(const DecodeUnderWay &) = delete;
     DecodeUnderWay & operator=(const DecodeUnderWay &) = delete;
 
 private:
-    static std::atomic<int> & count() {
-        static std::atomic<int> value{0};
-        return value;
-    }
-    static std::atomic<bool> & is_ending() {
-        static std::atomic<bool> value{false};
-        return value;
-    }
-    // The process that counts. In a fork of it the threads that were counted do not exist.
-    static bool is_ours() {
+    static inline std::atomic<int> count_{0};
+    static inline std::atomic<bool> is_ending_{false};
+    static inline int64_t process_ = 0;  // which counts; in a fork of it the counted threads do not exist
+
+    static int64_t this_process() {
 #ifdef _WIN32
-        return true;
+        return 0;
 #else
-        static const pid_t first = getpid();
-        return first == getpid();
+        return getpid();
 #endif
     }
     static void wait() {
-        if (!is_ours()) {
+        if (process_ != this_process()) {
             return;
         }
-        is_ending() = true;
+        is_ending_ = true;
         const auto until = std::chrono::steady_clock::now() + most_waited;
-        while (count() > 0 && std::chrono::steady_clock::now() < until) {
+        while (count_ > 0 && std::chrono::steady_clock::now() < until) {
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
     }

@@ -204,11 +204,10 @@ class _Target:
                 kind, why_not = (
                     ("parallel", _MASK) if is_parallel else ("foreign" if shared.is_foreign else "model", None)
                 )
-                acceptance, is_trained = _trained_for(values, self.path), True
-                if acceptance is None:
-                    acceptance = _usual(shared, next((one for one in known if _is_of(path, one)), None))
-                    is_trained = False
-                yield FoundDraft(path, kind, where, size, shared.share, cost, acceptance, memory, is_trained, why_not)
+                trained = _trained_for(values, self.path)
+                usual = _usual(shared, next((one for one in known if _is_of(path, one)), None))
+                acceptance, is_of_name = usual if trained is None else trained, trained is not None
+                yield FoundDraft(path, kind, where, size, shared.share, cost, acceptance, memory, is_of_name, why_not)
 
     def _head(self, path: str, where: str, kind: str) -> Iterator[FoundDraft]:
         size, why_not = size_of(path), None

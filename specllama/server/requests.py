@@ -467,6 +467,8 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
 
     def decodes_by_itself(self, llm: Llama) -> bool:
         """Whether the chat handler decodes the messages, outside of the engine's slots."""
+        if llm.chat_handler is None:  # nearly always, and a long chat takes time to copy
+            return False
         return decodes_by_itself(llm, [message.model_dump(exclude_unset=True) for message in self.messages])
 
     def text(self) -> str:
