@@ -1,6 +1,6 @@
 """How should a head learn? The same text, the same states, and one choice changed at a time.
 
-    python scripts/train_experiments.py MODEL --tokens 20000 --only muon,adamw --record training/NAME
+    python scripts/train_experiments.py MODEL --tokens 20000 --only muon,adamw --record NAME
 
 Text and states are kept in specllama's cache, for further choices. `--record` adds to a file of docs/data, from which
 `scripts/tables.py` makes the table of docs/make-your-own-draft.md. The seconds are those of the processor, on one
@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import recorded
 import torch
 
 from specllama import Engine, Llama
+from specllama.backend.cpu import cpu_name
 from specllama.models import catalog
 from specllama.training.acceptance import STEPS
-from specllama.training.fit import Recipe, fit, loss_of
+from specllama.training.fit import Recipe, fit
+from specllama.training.loss import loss_of
 from specllama.training.optimizer import Muon
 from specllama.training.plan import num_rows
 from specllama.training.progress import SILENT
@@ -37,7 +40,6 @@ if TYPE_CHECKING:
     from specllama.training.batches import Batch
     from specllama.training.head import Head
 
-DATA = Path(__file__).resolve().parent.parent / "docs" / "data"
 N_CTX = 1024
 
 
@@ -61,6 +63,7 @@ def adamw(weights: list[torch.Tensor], lr: float) -> torch.optim.Optimizer:
 
 RECIPES: dict[str, Recipe] = {
     "muon 0.02": Recipe(optimizer=Muon, lr=0.02),
+    "muon 0.02 half LK": Recipe(optimizer=Muon, lr=0.02, loss=functools.partial(overlap_loss, share=0.5)),
     "muon 0.005": Recipe(optimizer=Muon, lr=0.005),
     "adamw 3e-4": Recipe(optimizer=adamw, lr=3e-4),
     "adamw 1e-3": Recipe(optimizer=adamw, lr=1e-3),
@@ -124,17 +127,19 @@ def main() -> int:
             sys.stdout.write(json.dumps(found) + "\n")
             sys.stdout.flush()
             if arguments.record:
-                _record(DATA / f"{arguments.record}.json", target, arguments.tokens, found)
+                _record(arguments.record, target, arguments.tokens, found)
     return 0
 
 
-def _record(path: Path, target: Target, tokens: int, found: dict[str, object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    whole.setdefault("model", Path(target.path).name)
-    runs = [run for run in whole.get("runs", []) if (run["recipe"], run["tokens"]) != (found["recipe"], tokens)]
-    whole["runs"] = [*runs, {"tokens": tokens, **found}]
-    path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+def _record(name: str, target: Target, tokens: int, found: dict[str, object]) -> None:
+    path = recorded.DATA / recorded.MACHINE / f"{name}.json"
+    before = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+    runs = [run for run in before if (run["recipe"], run["tokens"]) != (found["recipe"], tokens)]
+    machine = {"cpu": cpu_name()}
+    recorded.keep(
+        name,
+        {"machine": machine, "model": Path(target.path).name, "runs": [*runs, {"tokens": tokens, **found}]},
+    )
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from specllama.training.progress import SILENT
 from specllama.training.shards import write_shards
 from specllama.training.target import Target, read_target
 from specllama.training.text import Text, Writer, read_texts
+from specllama.training.torch_here import use_threads
 from specllama.training.train import counted_rows
 from specllama.training.work import Work
 
@@ -59,6 +60,7 @@ def steps(
     rows = counted_rows(texts, target.n_vocab, num_rows)
     with Engine.open(model, n_ctx=512, n_threads=1, shown_layers=target.layers) as engine:
         write_shards(engine, texts, rows, len(target.layers), work.states, lambda _: False, lambda *_: None)
+    use_threads(1)
     batches = Batches(target, rows, work.states, "cpu")
     before = acceptance(new_head(target, rows, batches, "cpu", kind=kind), batches.held_out())
     head, after = fit(

@@ -20,6 +20,7 @@ class Steps:
         self._console = console
         self._has_bar = console.is_terminal and not console.is_dumb_terminal
         self._started = time.monotonic()
+        self._before: int | None = None
         name, left = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[left]}")
         columns = (name, BarColumn(), MofNCompleteColumn(), left)
         self._bar = Progress(*columns, console=console, transient=True, auto_refresh=False)
@@ -28,10 +29,13 @@ class Steps:
     def note(self, text: str) -> None:
         """Print a line, and estimate the time left from here on, since another kind of step begins."""
         self._print(text)
-        self._started = time.monotonic()
+        self._started, self._before = time.monotonic(), None
 
     def done(self, name: str, done: int, total: int, line: str | None) -> None:
         """Note that a step is done.
+
+        The time left is estimated from the steps that were done since the last note. The first call after it says where
+        the work begins: an earlier process may have done a part.
 
         Args:
             name: the text beside the bar.
@@ -39,14 +43,18 @@ class Steps:
             total: how many steps there are.
             line: the text to print if there is no bar; None for none.
         """
-        seconds = (time.monotonic() - self._started) / done * (total - done)
-        left = f"{duration(seconds)} left"
+        if self._before is None:
+            self._before = 0
+            if done > 1:  # how much of that this process has done is not known
+                self._started, self._before = time.monotonic(), done
+        here, seconds = done - self._before, time.monotonic() - self._started
+        left = f"{duration(seconds / here * (total - done))} left" if here > 0 else ""
         if self._has_bar:
             self._bar.start()
             self._bar.update(self._task, description=name, completed=done, total=total, left=left)
             self._bar.refresh()
         elif line is not None:
-            self._print(f"{done}/{total} {line}; {left}")
+            self._print(f"{done}/{total} {line}" + (f"; {left}" if left else ""))
 
     def stop(self) -> None:
         """Remove the bar, so that results can be printed."""

@@ -81,7 +81,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="the most tokens of an answer to learn from, default 256",
     )
     parser.add_argument(
-        "--parallel", type=whole(1, 64), default=8, metavar="N", help="texts to write at once, default 8"
+        "--parallel", type=whole(1, 64), default=16, metavar="N", help="texts to write at once, default 16"
     )
     add_threads(parser, "threads for everything, default: what suits this machine")
     return parser

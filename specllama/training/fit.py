@@ -17,6 +17,7 @@ from specllama.models.head_kinds import SIBLING
 from .acceptance import Acceptance, acceptance
 from .batches import Batch, Batches
 from .head import AnyHead, AnyShape, Head, Shape
+from .loss import loss_of
 from .optimizer import Muon
 from .progress import Progress
 from .start import AnyStart
@@ -33,24 +34,6 @@ _WARM_UP = 0.01  # of the training, in which the learning rates rise
 _LARGEST_GRADIENT = 1.0
 _LEAST_CELLS, _BATCHES = 256, 800
 _MEASURES = 12  # how often the head is measured in a training
-
-
-def loss_of(head: AnyHead, batch: Batch) -> torch.Tensor:
-    """The cross-entropy between the head's distribution and the target's, which is cut to its most likely tokens.
-
-    The mean is over all steps, with equal weights. It differs from the Kullback-Leibler divergence by the entropy of
-    the target's distribution, which does not depend on the head's weights.
-    """
-    total = batch.embedded.new_zeros(())
-    for step, multiplied in enumerate(head.drafted(batch, head.learned_steps)):
-        learned = batch.learned.clone()
-        learned[:, :step] = False
-        logits = head.logits(multiplied[learned]).float()
-        shares = batch.shares[learned]
-        said = torch.gather(logits, -1, batch.likely[learned])
-        entropy = shares.sum(-1) * logits.logsumexp(-1) - (shares * said).sum(-1)
-        total = total + entropy.sum() / max(1, len(logits))
-    return total / head.learned_steps
 
 
 @dataclasses.dataclass(frozen=True)

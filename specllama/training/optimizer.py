@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from .torch_here import computes_bfloat16
+
 _STEPS = 5
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 _WIDE = 1.5
@@ -47,18 +49,24 @@ class Muon(torch.optim.Optimizer):
 
 
 def _orthogonal(matrix: torch.Tensor) -> torch.Tensor:
-    """The nearest orthogonal matrix, approximately: five Newton-Schulz iterations."""
+    """The nearest orthogonal matrix, approximately: five Newton-Schulz iterations.
+
+    They are computed in bfloat16 where this is fast, as Jordan et al. do.
+    """
     a, b, c = _NEWTON_SCHULZ
+    low = computes_bfloat16(matrix.device.type)
     x = matrix / (matrix.norm() + 1e-7)
     is_tall = x.shape[0] > x.shape[1]
     x = x.T if is_tall else x
-    if x.shape[1] > _WIDE * x.shape[0]:
+    if low:
+        x = x.bfloat16()
+    if not low and x.shape[1] > _WIDE * x.shape[0]:  # the eigenvalues of x x^T would be too inexact in bfloat16
         x = _factor(x @ x.T) @ x
     else:
         for _ in range(_STEPS):
             square = x @ x.T
-            x = a * x + (b * square + c * square @ square) @ x
-    return x.T if is_tall else x
+            x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    return (x.T if is_tall else x).to(matrix.dtype)
 
 
 def _factor(gram: torch.Tensor) -> torch.Tensor:

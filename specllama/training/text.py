@@ -28,7 +28,6 @@ LONGEST = 512
 """The most tokens in a text."""
 _TEMPERATURE, _TOP_P = 0.8, 0.95
 _ANY = 3  # tokens of a random beginning
-_AT_ONCE = 32  # texts that are submitted together
 _MARK = "\u2063specllama\u2063"  # takes the place of a question in a chat template
 _PROMPTS = (".jsonl", ".json")
 
@@ -114,19 +113,22 @@ class Writer:
         Raises:
             OSError: the disk is full.
         """
-        done = read_texts(self._path)
-        have, size = {text.index for text in done}, sum(text.size for text in done)
+        before = read_texts(self._path)
+        have, size = {text.index for text in before}, sum(text.size for text in before)
         count = self._engine.texts.open(max_parallel)
         with open(self._path, "ab") as file, concurrent.futures.ThreadPoolExecutor(count) as pool:
             if file.tell():
                 file.write(b"\n")  # ends a line that may have been cut off
             jobs = ((index, make) for index, make in enumerate(self._jobs()) if index not in have)
             self._closing.clear()
+            running: set[concurrent.futures.Future[Text | None]] = set()
             try:
                 while not enough(size):
-                    part = list(itertools.islice(jobs, max(count, _AT_ONCE)))
-                    running = [pool.submit(make, index, count) for index, make in part]
-                    for future in concurrent.futures.as_completed(running):
+                    # A text that waits for each that is written: as many as possible are always written together.
+                    for index, make in itertools.islice(jobs, 2 * count - len(running)):
+                        running.add(pool.submit(make, index, count))
+                    done, running = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+                    for future in done:
                         text = future.result()
                         if text is None or text.size < 1:
                             continue
@@ -135,11 +137,6 @@ class Writer:
                         have.add(text.index)
                         size += text.size
                         on_text(size, len(have))
-                        if enough(size):
-                            break
-                    else:
-                        continue
-                    break
             finally:
                 self._closing.set()
                 pool.shutdown(wait=True, cancel_futures=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,11 +44,22 @@ def device_of_training() -> str:
     return "cuda" if require_torch().cuda.is_available() else "cpu"
 
 
+def use_threads(count: int) -> None:
+    """Set the number of threads that PyTorch computes with on a CPU.
+
+    It is at most OpenMP's limit (OMP_THREAD_LIMIT): PyTorch 2.14 divides products in bfloat16 among as many threads as
+    were set, and leaves the parts of threads that do not come as they are in memory.
+    """
+    with contextlib.suppress(ValueError):
+        count = min(count, max(1, int(os.environ.get("OMP_THREAD_LIMIT", count))))
+    require_torch().set_num_threads(count)
+
+
 def computes_bfloat16(device: str) -> bool:
     """Whether products are faster in bfloat16 than in float32. On a CPU this needs special instructions."""
     if device == "cuda":
         return bool(require_torch().cuda.is_bf16_supported())
-    return "amx_bf16" in cpu_flags()
+    return not {"amx_bf16", "avx512_bf16"}.isdisjoint(cpu_flags())
 
 
 def save(content: Any, path: Path) -> None:
