@@ -8,17 +8,30 @@ namespace specllama::kernels {
 
 namespace {
 
+// A panel's rows in two registers: what is read of a column serves both.
 struct Avx2Lanes {
-    static constexpr int kRows = 8;
-    using Lanes = __m256i;
-    using Floats = __m256;
+    // How many columns are multiplied at once. The sums of four stay in registers. Where the codes of 16 values do in
+    // place of them, more columns share the work of unpacking.
+    static constexpr int columns_at_once(const Layout & layout) { return layout.span == 16 ? 8 : 4; }
+    struct Lanes {
+        __m256i low;
+        __m256i high;
+    };
+    struct Floats {
+        __m256 low;
+        __m256 high;
+    };
 
     static __m128i load_half(const uint8_t * at) { return _mm_loadu_si128(reinterpret_cast<const __m128i *>(at)); }
-    static Lanes load(const uint8_t * at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at)); }
-    static Lanes spread(int32_t value) { return _mm256_set1_epi32(value); }
-    static Floats spread(float value) { return _mm256_set1_ps(value); }
+    static __m256i load_one(const uint8_t * at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at)); }
+    static Lanes load(const uint8_t * at) { return {load_one(at), load_one(at + 32)}; }
+    static Lanes both(__m256i value) { return {value, value}; }
+    static Lanes spread(int32_t value) { return both(_mm256_set1_epi32(value)); }
+    static Floats spread(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
+    // One step of one column, which all rows are multiplied with.
+    static __m256i spread_step(int32_t value) { return _mm256_set1_epi32(value); }
     // Moves each byte down by so many bits (up, if `down` is negative), and masks it.
-    static Lanes bits(Lanes bytes, int down, int mask) {
+    static __m256i bits(__m256i bytes, int down, int mask) {
         if (down > 0) {
             bytes = _mm256_srli_epi16(bytes, down);
         } else if (down < 0) {
@@ -26,37 +39,68 @@ struct Avx2Lanes {
         }
         return _mm256_and_si256(bytes, _mm256_set1_epi8(static_cast<char>(mask)));
     }
-    static Lanes either(Lanes a, Lanes b) { return _mm256_or_si256(a, b); }
-    static Lanes flip_signs(Lanes bytes) { return _mm256_xor_si256(bytes, _mm256_set1_epi8(-128)); }
-    static Lanes shuffle(Lanes bytes, Lanes indices) { return _mm256_shuffle_epi8(bytes, indices); }
-    static Lanes add(Lanes a, Lanes b) { return _mm256_add_epi32(a, b); }
-    static Lanes dot_words(Lanes a, Lanes b) { return _mm256_madd_epi16(a, b); }
-    static Lanes widen_signed(const uint8_t * at) { return _mm256_cvtepi8_epi16(load_half(at)); }
-    static Lanes widen_unsigned(const uint8_t * at) { return _mm256_cvtepu8_epi16(load_half(at)); }
-    static Lanes low_nibbles(Lanes words) { return _mm256_and_si256(words, _mm256_set1_epi16(15)); }
-    static Lanes high_nibbles(Lanes words) { return _mm256_srli_epi16(words, 4); }
-    static Lanes word(Lanes pairs, int which) {
+    static Lanes bits(Lanes bytes, int down, int mask) {
+        return {bits(bytes.low, down, mask), bits(bytes.high, down, mask)};
+    }
+    static Lanes either(Lanes a, Lanes b) { return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)}; }
+    static Lanes flip_signs(Lanes bytes) {
+        const __m256i sign = _mm256_set1_epi8(-128);
+        return {_mm256_xor_si256(bytes.low, sign), _mm256_xor_si256(bytes.high, sign)};
+    }
+    static Lanes shuffle(Lanes bytes, Lanes indices) {
+        return {_mm256_shuffle_epi8(bytes.low, indices.low), _mm256_shuffle_epi8(bytes.high, indices.high)};
+    }
+    static Lanes add(Lanes a, Lanes b) { return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)}; }
+    static Lanes dot_words(Lanes a, Lanes b) {
+        return {_mm256_madd_epi16(a.low, b.low), _mm256_madd_epi16(a.high, b.high)};
+    }
+    static Lanes widen_signed(const uint8_t * at) {
+        return {_mm256_cvtepi8_epi16(load_half(at)), _mm256_cvtepi8_epi16(load_half(at + 16))};
+    }
+    static Lanes widen_unsigned(const uint8_t * at) {
+        return {_mm256_cvtepu8_epi16(load_half(at)), _mm256_cvtepu8_epi16(load_half(at + 16))};
+    }
+    static Lanes low_nibbles(Lanes words) {
+        const __m256i mask = _mm256_set1_epi16(15);
+        return {_mm256_and_si256(words.low, mask), _mm256_and_si256(words.high, mask)};
+    }
+    static Lanes high_nibbles(Lanes words) {
+        return {_mm256_srli_epi16(words.low, 4), _mm256_srli_epi16(words.high, 4)};
+    }
+    static __m256i word(__m256i pairs, int which) {
         return _mm256_srai_epi32(which == 0 ? _mm256_slli_epi32(pairs, 16) : pairs, 16);
     }
+    static Lanes word(Lanes pairs, int which) { return {word(pairs.low, which), word(pairs.high, which)}; }
     // Keeps the order of additions. Else the compiler would compute many products first, and run out of registers.
-    static void keep(Lanes & lanes) { asm("" : "+x"(lanes)); }
-    static Floats to_floats(Lanes lanes) { return _mm256_cvtepi32_ps(lanes); }
-    static Floats load_halves(const uint8_t * at) { return _mm256_cvtph_ps(load_half(at)); }
+    static void keep(Lanes & lanes) { asm("" : "+x"(lanes.low), "+x"(lanes.high)); }
+    static Floats to_floats(Lanes lanes) { return {_mm256_cvtepi32_ps(lanes.low), _mm256_cvtepi32_ps(lanes.high)}; }
+    static __m256 load_eight_halves(const uint8_t * at) { return _mm256_cvtph_ps(load_half(at)); }
+    static Floats load_halves(const uint8_t * at) { return {load_eight_halves(at), load_eight_halves(at + 16)}; }
     // Floats of which only the first 16 bits are stored; the other 16 bits are 0.
-    static Floats load_first_halves(const uint8_t * at) {
+    static __m256 load_eight_first_halves(const uint8_t * at) {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_half(at)), 16));
     }
-    static Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
-    static Floats add_product(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
-    static Floats subtract_product(Floats a, Floats b, Floats c) { return _mm256_fnmadd_ps(a, b, c); }
-    static void store(float * at, Floats values) { _mm256_storeu_ps(at, values); }
+    static Floats load_first_halves(const uint8_t * at) {
+        return {load_eight_first_halves(at), load_eight_first_halves(at + 16)};
+    }
+    static Floats multiply(Floats a, Floats b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
+    static Floats add_product(Floats a, Floats b, Floats c) {
+        return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+    }
+    static Floats subtract_product(Floats a, Floats b, Floats c) {
+        return {_mm256_fnmadd_ps(a.low, b.low, c.low), _mm256_fnmadd_ps(a.high, b.high, c.high)};
+    }
+    static void store(float * at, Floats values) {
+        _mm256_storeu_ps(at, values.low);
+        _mm256_storeu_ps(at + 8, values.high);
+    }
     static Lanes fp4_values() {
-        return _mm256_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0,  //
-                                12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+        return both(_mm256_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0,  //
+                                     12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
     }
     static Lanes iq4_values() {
-        return _mm256_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,  //
-                                -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
+        return both(_mm256_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,  //
+                                     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113));
     }
 };
 
@@ -64,16 +108,11 @@ struct Avx2Lanes {
 struct Avx2Floats {
     static constexpr int kRows = 2;
     static constexpr int kColumns = 2;
-    struct Floats {
-        __m256 low;
-        __m256 high;
-    };
+    using Floats = Avx2Lanes::Floats;
 
-    static Floats spread(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
+    static Floats spread(float value) { return Avx2Lanes::spread(value); }
     static Floats load(const float * at) { return {_mm256_loadu_ps(at), _mm256_loadu_ps(at + 8)}; }
-    static Floats load_halves(const uint8_t * at) {
-        return {Avx2Lanes::load_halves(at), Avx2Lanes::load_halves(at + 16)};
-    }
+    static Floats load_halves(const uint8_t * at) { return Avx2Lanes::load_halves(at); }
     static Floats spread_half(const uint8_t * at) { return spread(float_of_half(at)); }
     static __m256 load_eight_bytes(const uint8_t * at) {
         return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(at))));

@@ -14,7 +14,8 @@ namespace specllama::kernels {
 namespace {
 
 struct Avx512Lanes {
-    static constexpr int kRows = 16;
+    // How many columns are multiplied at once. All sums stay in registers.
+    static constexpr int columns_at_once(const Layout & /*layout*/) { return 8; }
     using Lanes = __m512i;
     using Floats = __m512;
 
@@ -22,6 +23,7 @@ struct Avx512Lanes {
     static Lanes load(const uint8_t * at) { return _mm512_loadu_si512(at); }
     static Lanes spread(int32_t value) { return _mm512_set1_epi32(value); }
     static Floats spread(float value) { return _mm512_set1_ps(value); }
+    static Lanes spread_step(int32_t value) { return spread(value); }
     static Lanes bits(Lanes bytes, int down, int mask) {
         if (down > 0) {
             bytes = _mm512_srli_epi16(bytes, static_cast<unsigned>(down));

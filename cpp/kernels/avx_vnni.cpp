@@ -7,7 +7,9 @@ namespace specllama::kernels {
 namespace {
 
 struct AvxVnniLanes : Avx2Lanes {
-    static Lanes dot_bytes(Lanes sum, Lanes codes, Lanes x) { return _mm256_dpbusd_avx_epi32(sum, codes, x); }
+    static Lanes dot_bytes(Lanes sum, Lanes codes, __m256i x) {
+        return {_mm256_dpbusd_avx_epi32(sum.low, codes.low, x), _mm256_dpbusd_avx_epi32(sum.high, codes.high, x)};
+    }
 };
 
 template <int type, int columns>

@@ -29,58 +29,88 @@ struct Vnni : Base {
         return layout.is_signed && !layout.is_table() ? Base::flip_signs(code) : code;
     }
 
-    // Adds the products of 16 values to the sums of all columns.
-    template <int type, int columns>
-    static void add_half(const uint8_t * codes, int half, const uint8_t * tile, Lanes (&dot)[columns]) {
+    // Adds the products of 16 values to the sums of some columns.
+    template <int type, int columns, int width>
+    static void add_half(const uint8_t * codes, int half, const uint8_t * tile, Lanes (&dot)[width]) {
         SPECLLAMA_UNROLL
         for (int index = 0; index < 4; ++index) {
             const Lanes code = unsigned_step<type>(codes, half, index);
             SPECLLAMA_UNROLL
-            for (int c = 0; c < columns; ++c) {
-                const Lanes x = Base::spread(int_at(tile + 4 * ((4 * half + index) * columns + c)));
+            for (int c = 0; c < width; ++c) {
+                const auto x = Base::spread_step(int_at(tile + 4 * ((4 * half + index) * columns + c)));
                 dot[c] = Base::dot_bytes(dot[c], code, x);
                 Base::keep(dot[c]);
             }
         }
     }
 
-    template <int columns>
-    static void add_scaled(const Lanes (&dot)[columns], Floats scale, Floats (&weighted)[columns]) {
-        for (int c = 0; c < columns; ++c) {
+    // Adds the products of 16 values that share a scale, column by column. The codes of the four steps stay in
+    // registers, so that more columns share the work of unpacking.
+    template <int type, int columns, int width>
+    static void add_half_by_columns(const uint8_t * codes, int half, const uint8_t * tile, Floats scale,
+                                    Floats (&weighted)[width]) {
+        static_assert(!begins_below_zero<Vnni, type>());
+        Lanes code[4];
+        SPECLLAMA_UNROLL
+        for (int index = 0; index < 4; ++index) {
+            code[index] = unsigned_step<type>(codes, half, index);
+            Base::keep(code[index]);
+        }
+        SPECLLAMA_UNROLL
+        for (int c = 0; c < width; ++c) {
+            Lanes dot = Base::spread(int32_t{0});
+            SPECLLAMA_UNROLL
+            for (int index = 0; index < 4; ++index) {
+                const auto x = Base::spread_step(int_at(tile + 4 * ((4 * half + index) * columns + c)));
+                dot = Base::dot_bytes(dot, code[index], x);
+            }
+            Base::keep(dot);
+            weighted[c] = Base::add_product(Base::to_floats(dot), scale, weighted[c]);
+        }
+    }
+
+    template <int width>
+    static void add_scaled(const Lanes (&dot)[width], Floats scale, Floats (&weighted)[width]) {
+        for (int c = 0; c < width; ++c) {
             weighted[c] = Base::add_product(Base::to_floats(dot[c]), scale, weighted[c]);
         }
     }
 
-    template <int type, int columns>
-    static void weigh(const uint8_t * panel, int first_row, const uint8_t * tile, Floats (&weighted)[columns]) {
+    // Sets `weighted` to the products of one block with some columns, times the scales within the block.
+    //
+    // fetches: whether the weights behind the block are fetched; tile, sums: those of the first of the columns.
+    template <int type, int columns, int width>
+    static void weigh(const uint8_t * panel, bool fetches, const uint8_t * tile, const uint8_t * sums,
+                      Floats (&weighted)[width]) {
         constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
-        Lanes dot[columns];
-        for (int c = 0; c < columns; ++c) {
+        [[maybe_unused]] Lanes dot[width];
+        for (int c = 0; c < width; ++c) {
             weighted[c] = Base::spread(0.0F);
         }
         for (int sub = 0; sub < layout.values / 32; ++sub) {
-            prefetch<Vnni, type>(panel, first_row, sub);
-            const uint8_t * codes = panel + 64 * (layout.low_bits + layout.high_bits) * sub + 4 * first_row;
+            if (fetches) {
+                prefetch<type>(panel, sub);
+            }
+            const uint8_t * codes = panel + 64 * (layout.low_bits + layout.high_bits) * sub;
             const uint8_t * x = tile + 32 * columns * sub;
-            begin<Vnni, type, columns>(tile, sub, dot);
+            if constexpr (layout.span != 16) {
+                begin<Vnni, type, columns>(sums, sub, dot);
+            }
             if constexpr (layout.span == 0) {
                 add_half<type, columns>(codes, 0, x, dot);
                 add_half<type, columns>(codes, 1, x, dot);
-                for (int c = 0; c < columns; ++c) {
+                for (int c = 0; c < width; ++c) {
                     weighted[c] = Base::to_floats(dot[c]);
                 }
             } else if constexpr (layout.span == 32) {
-                const Lanes pairs = scales_of<Vnni, type>(panel, sub / 2, first_row);
+                const Lanes pairs = scales_of<Vnni, type>(panel, sub / 2);
                 add_half<type, columns>(codes, 0, x, dot);
                 add_half<type, columns>(codes, 1, x, dot);
-                add_scaled<columns>(dot, Base::to_floats(Base::word(pairs, sub % 2)), weighted);
+                add_scaled(dot, Base::to_floats(Base::word(pairs, sub % 2)), weighted);
             } else {
-                const Lanes pairs = scales_of<Vnni, type>(panel, sub, first_row);
-                add_half<type, columns>(codes, 0, x, dot);
-                add_scaled<columns>(dot, Base::to_floats(Base::word(pairs, 0)), weighted);
-                begin<Vnni, type, columns>(tile, sub, dot);
-                add_half<type, columns>(codes, 1, x, dot);
-                add_scaled<columns>(dot, Base::to_floats(Base::word(pairs, 1)), weighted);
+                const Lanes pairs = scales_of<Vnni, type>(panel, sub);
+                add_half_by_columns<type, columns>(codes, 0, x, Base::to_floats(Base::word(pairs, 0)), weighted);
+                add_half_by_columns<type, columns>(codes, 1, x, Base::to_floats(Base::word(pairs, 1)), weighted);
             }
         }
     }

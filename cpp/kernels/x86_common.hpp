@@ -81,33 +81,30 @@ inline void quantize_x86(const float * x, int values, QuantizedBlock & block) {
 // GB/s for one column, and four columns take half as long. From 8 KB on, the distance makes no difference.
 constexpr int kAhead = 8192;  // bytes
 
-// Fetches some lines ahead: the share that belongs to the 32 values `sub` of some rows of a block. If a whole block of
+// Fetches some lines ahead: the share that belongs to the 32 values `sub` of a block. If a whole block of
 // 2 KB were fetched at once, the processor would wait. With shares, one core of a Zen 4 reads Q4_K at 25 instead of
 // 18 GB/s, and eight columns take 0.6 of the time.
-template <class Isa, int type>
-inline void prefetch(const uint8_t * panel, int first_row, int sub) {
+template <int type>
+inline void prefetch(const uint8_t * panel, int sub) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
-    constexpr int shares = layout.values / 32 * (kPanelRows / Isa::kRows);
+    constexpr int shares = layout.values / 32;
     constexpr int lines = ((layout.panel_bytes() + 63) / 64 + shares - 1) / shares;
-    const int share = sub * (kPanelRows / Isa::kRows) + first_row / Isa::kRows;
     SPECLLAMA_UNROLL
     for (int i = 0; i < lines; ++i) {
-        _mm_prefetch(reinterpret_cast<const char *>(panel + kAhead + 64 * (share * lines + i)), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char *>(panel + kAhead + 64 * (sub * lines + i)), _MM_HINT_T0);
     }
 }
 
-// Returns step 4 * half + index of 32 values of Isa::kRows rows: unsigned codes, or signed bytes if the type is signed.
+// Returns step 4 * half + index of 32 values of all rows: unsigned codes, or signed bytes if the type is signed.
 template <class Isa, int type>
 inline typename Isa::Lanes step_of(const uint8_t * codes, int half, int index) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
-    typename Isa::Lanes code;
     if constexpr (layout.low_bits == 8) {
         return Isa::load(codes + 64 * (4 * half + index));
-    } else if constexpr (layout.low_bits == 4) {
-        code = Isa::bits(Isa::load(codes + 64 * index), 4 * half, 15);
-    } else {
-        code = Isa::bits(Isa::load(codes + 64 * half), 2 * index, 3);
     }
+    constexpr bool nibbles = layout.low_bits == 4;
+    typename Isa::Lanes code =
+        Isa::bits(Isa::load(codes + 64 * (nibbles ? index : half)), nibbles ? 4 * half : 2 * index, nibbles ? 15 : 3);
     const uint8_t * high = codes + 64 * layout.low_bits;
     if constexpr (layout.high_bits == 1) {
         code = Isa::either(code, Isa::bits(Isa::load(high), 4 * half + index - layout.low_bits, 1 << layout.low_bits));
@@ -121,11 +118,11 @@ inline typename Isa::Lanes step_of(const uint8_t * codes, int half, int index) {
     return code;
 }
 
-// Returns the scales (or minima) 2 * pair and 2 * pair + 1 of Isa::kRows rows, as int16 side by side.
+// Returns the scales (or minima) 2 * pair and 2 * pair + 1 of all rows, as int16 side by side.
 template <class Isa, int type>
-inline typename Isa::Lanes scales_of(const uint8_t * panel, int pair, int first_row) {
+inline typename Isa::Lanes scales_of(const uint8_t * panel, int pair) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
-    const uint8_t * at = panel + layout.scales_at() + 2 * kPanelRows * pair + 2 * first_row;
+    const uint8_t * at = panel + layout.scales_at() + 2 * kPanelRows * pair;
     if constexpr (layout.packed) {
         return Isa::low_nibbles(Isa::widen_unsigned(at));
     } else {
@@ -134,15 +131,14 @@ inline typename Isa::Lanes scales_of(const uint8_t * panel, int pair, int first_
 }
 
 template <class Isa, int type>
-inline typename Isa::Lanes minima_of(const uint8_t * panel, int pair, int first_row) {
+inline typename Isa::Lanes minima_of(const uint8_t * panel, int pair) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
     if constexpr (layout.kind != Offset::minimum) {
-        return scales_of<Isa, type>(panel, pair, first_row);
+        return scales_of<Isa, type>(panel, pair);
     } else if constexpr (layout.packed) {
-        return Isa::high_nibbles(
-            Isa::widen_unsigned(panel + layout.scales_at() + 2 * kPanelRows * pair + 2 * first_row));
+        return Isa::high_nibbles(Isa::widen_unsigned(panel + layout.scales_at() + 2 * kPanelRows * pair));
     } else {
-        return Isa::widen_unsigned(panel + layout.minima_at() + 2 * kPanelRows * pair + 2 * first_row);
+        return Isa::widen_unsigned(panel + layout.minima_at() + 2 * kPanelRows * pair);
     }
 }
 
@@ -163,13 +159,12 @@ constexpr bool begins_below_zero() {
 }
 
 // Sets `dot` to the numbers that the products of the `sub`-th 32 values of a block are then added to.
-template <class Isa, int type, int columns>
-inline void begin(const uint8_t * tile, int sub, typename Isa::Lanes (&dot)[columns]) {
+template <class Isa, int type, int columns, int width>
+inline void begin(const uint8_t * sums, int sub, typename Isa::Lanes (&dot)[width]) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
     constexpr int offset = offset_of<Isa, type>();
-    const uint8_t * sums = tile + tile_shape(layout, Isa::kSignedProducts && layout.is_signed).code_bytes * columns;
     SPECLLAMA_UNROLL
-    for (int c = 0; c < columns; ++c) {
+    for (int c = 0; c < width; ++c) {
         if constexpr (!begins_below_zero<Isa, type>()) {
             dot[c] = Isa::spread(int32_t{0});
         } else if constexpr (layout.span == 0) {
@@ -184,38 +179,38 @@ inline void begin(const uint8_t * tile, int sub, typename Isa::Lanes (&dot)[colu
 
 // Computes what is subtracted (or added, see Offset) for each column: the sums of its activations, weighted by minima
 // or scales.
-template <class Isa, int type, int columns>
-inline void lower(const uint8_t * panel, int first_row, const uint8_t * sums, typename Isa::Floats (&low)[columns]) {
+template <class Isa, int type, int columns, int width>
+inline void lower(const uint8_t * panel, const uint8_t * sums, typename Isa::Floats (&low)[width]) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
     if constexpr (layout.num_scales() == 0) {
         SPECLLAMA_UNROLL
-        for (int c = 0; c < columns; ++c) {
+        for (int c = 0; c < width; ++c) {
             low[c] = Isa::spread(static_cast<float>(int_at(sums + 4 * c)));
         }
     } else {
-        typename Isa::Lanes total[columns];
-        for (int c = 0; c < columns; ++c) {
+        typename Isa::Lanes total[width];
+        for (int c = 0; c < width; ++c) {
             total[c] = Isa::spread(int32_t{0});
         }
         for (int pair = 0; pair < layout.num_scales() / 2; ++pair) {
-            const typename Isa::Lanes minima = minima_of<Isa, type>(panel, pair, first_row);
+            const typename Isa::Lanes minima = minima_of<Isa, type>(panel, pair);
             SPECLLAMA_UNROLL
-            for (int c = 0; c < columns; ++c) {
+            for (int c = 0; c < width; ++c) {
                 const typename Isa::Lanes two = Isa::spread(int_at(sums + 4 * (pair * columns + c)));
                 total[c] = Isa::add(total[c], Isa::dot_words(minima, two));
             }
         }
         SPECLLAMA_UNROLL
-        for (int c = 0; c < columns; ++c) {
+        for (int c = 0; c < width; ++c) {
             low[c] = Isa::to_floats(total[c]);
         }
     }
 }
 
 template <class Isa, int type>
-inline typename Isa::Floats scales_of_blocks(const uint8_t * panel, int first_row) {
+inline typename Isa::Floats scales_of_blocks(const uint8_t * panel) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
-    const uint8_t * at = panel + layout.d_at() + 2 * first_row;
+    const uint8_t * at = panel + layout.d_at();
     if constexpr (layout.codes == Codes::fp4) {
         return Isa::load_first_halves(at);
     } else {
@@ -223,24 +218,23 @@ inline typename Isa::Floats scales_of_blocks(const uint8_t * panel, int first_ro
     }
 }
 
-// Adds the products of one block of Isa::kRows rows to the sums of all columns.
-template <class Isa, int type, int columns>
-inline void add_block(const uint8_t * panel, int first_row, const uint8_t * tile,
-                      typename Isa::Floats (&sum)[columns]) {
+// Adds the products of one block to the sums of some columns of a tile, of which the first is `first`.
+template <class Isa, int type, int columns, int first, int width>
+inline void add_columns(const uint8_t * panel, const uint8_t * tile, typename Isa::Floats (&sum)[columns]) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
     constexpr TileShape shape = tile_shape(layout, Isa::kSignedProducts && layout.is_signed);
     constexpr int offset = offset_of<Isa, type>();
-    const uint8_t * sums = tile + shape.code_bytes * columns;
-    const uint8_t * scales = sums + shape.sum_bytes * columns;
-    typename Isa::Floats weighted[columns];
-    typename Isa::Floats low[columns];
-    Isa::template weigh<type, columns>(panel, first_row, tile, weighted);
-    const typename Isa::Floats d = scales_of_blocks<Isa, type>(panel, first_row);
+    const uint8_t * sums = tile + shape.code_bytes * columns + 4 * first;
+    const uint8_t * scales = tile + (shape.code_bytes + shape.sum_bytes) * columns + 4 * first;
+    typename Isa::Floats weighted[width];
+    typename Isa::Floats low[width];
+    Isa::template weigh<type, columns, width>(panel, first == 0, tile + 4 * first, sums, weighted);
+    const typename Isa::Floats d = scales_of_blocks<Isa, type>(panel);
     if constexpr (layout.has_minimum()) {
-        lower<Isa, type, columns>(panel, first_row, sums, low);
-        const typename Isa::Floats dmin = Isa::load_halves(panel + layout.minimum_at() + 2 * first_row);
+        lower<Isa, type, columns>(panel, sums, low);
+        const typename Isa::Floats dmin = Isa::load_halves(panel + layout.minimum_at());
         SPECLLAMA_UNROLL
-        for (int c = 0; c < columns; ++c) {
+        for (int c = 0; c < width; ++c) {
             const typename Isa::Floats scaled = Isa::multiply(d, weighted[c]);
             weighted[c] = layout.kind == Offset::minimum ? Isa::subtract_product(dmin, low[c], scaled)
                                                          : Isa::add_product(dmin, low[c], scaled);
@@ -248,10 +242,10 @@ inline void add_block(const uint8_t * panel, int first_row, const uint8_t * tile
     } else {
         constexpr bool lowers = offset != 0 && !begins_below_zero<Isa, type>();
         if constexpr (lowers) {
-            lower<Isa, type, columns>(panel, first_row, sums, low);
+            lower<Isa, type, columns>(panel, sums, low);
         }
         SPECLLAMA_UNROLL
-        for (int c = 0; c < columns; ++c) {
+        for (int c = 0; c < width; ++c) {
             if constexpr (lowers) {
                 weighted[c] = Isa::subtract_product(Isa::spread(static_cast<float>(offset)), low[c], weighted[c]);
             }
@@ -259,8 +253,23 @@ inline void add_block(const uint8_t * panel, int first_row, const uint8_t * tile
         }
     }
     SPECLLAMA_UNROLL
-    for (int c = 0; c < columns; ++c) {
-        sum[c] = Isa::add_product(weighted[c], Isa::spread(float_at(scales + 4 * c)), sum[c]);
+    for (int c = 0; c < width; ++c) {
+        sum[first + c] = Isa::add_product(weighted[c], Isa::spread(float_at(scales + 4 * c)), sum[first + c]);
+    }
+}
+
+// As many columns at a time as the registers have room for.
+template <class Isa, int type, int columns>
+inline void add_block(const uint8_t * panel, const uint8_t * tile, typename Isa::Floats (&sum)[columns]) {
+    constexpr int most = Isa::columns_at_once(layout_of(static_cast<QuantizedType>(type)));
+    if constexpr (columns <= most) {
+        add_columns<Isa, type, columns, 0, columns>(panel, tile, sum);
+    } else {
+        static_assert(columns <= 2 * most);
+        constexpr int half = (columns + 1) / 2;
+        add_columns<Isa, type, columns, 0, half>(panel, tile, sum);
+        asm("" : "+r"(panel));  // else what is read of the panel is kept on the stack from one half to the other
+        add_columns<Isa, type, columns, half, columns - half>(panel, tile, sum);
     }
 }
 
@@ -268,25 +277,17 @@ template <class Isa, int type, int columns>
 void multiply_panel(const uint8_t * panel, int64_t num_blocks, const uint8_t * tile, float * out, int64_t stride) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
     constexpr TileShape shape = tile_shape(layout, Isa::kSignedProducts && layout.is_signed);
-    constexpr int parts = kPanelRows / Isa::kRows;
-    typename Isa::Floats sum[parts][columns];
-    for (int part = 0; part < parts; ++part) {
-        for (int c = 0; c < columns; ++c) {
-            sum[part][c] = Isa::spread(0.0F);
-        }
+    typename Isa::Floats sum[columns];
+    for (int c = 0; c < columns; ++c) {
+        sum[c] = Isa::spread(0.0F);
     }
     for (int64_t b = 0; b < num_blocks; ++b) {
-        for (int part = 0; part < parts; ++part) {
-            asm("" : "+r"(tile));  // else what is read of the tile is kept on the stack from one part to the next
-            add_block<Isa, type, columns>(panel, Isa::kRows * part, tile, sum[part]);
-        }
+        add_block<Isa, type, columns>(panel, tile, sum);
         panel += layout.panel_bytes();
         tile += shape.column_bytes() * columns;
     }
-    for (int part = 0; part < parts; ++part) {
-        for (int c = 0; c < columns; ++c) {
-            Isa::store(out + c * stride + Isa::kRows * part, sum[part][c]);
-        }
+    for (int c = 0; c < columns; ++c) {
+        Isa::store(out + c * stride, sum[c]);
     }
 }
 
