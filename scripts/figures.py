@@ -20,7 +20,10 @@ METHODS = {
     "lookahead": "lookahead",
     "model": "0.5B and lookup",
     "staged": "0.5B, which looks up too, and lookup",
+    "head": "a head of `train-draft`, and lookup",
+    "both": "this head, 0.5B and lookup",
 }
+INSTRUCTION_SETS = ("avx-512-vnni", "avx-vnni", "avx2")
 SIZES = (2, 3, 4, 6, 8, 12, 16)
 MIB = 2**20
 
@@ -148,9 +151,37 @@ def limits(data: Path) -> str:
         read, done = need["bytes"] / one * 1e-9, 512 * need["products"] / prompt * 1e-9
         eight = _median(costs["batches"]["ours"]["8"]) / one
         cells = [weights, f"{read:.1f} GB/s", f"{read / found['bytes']:.0%}"]
-        rows.append([*cells, f"{done:.0f}", f"{done / found['products']:.0%}", f"{eight:.2f}"])
+        most = found["products"][_instruction_set(costs["machine"])]
+        rows.append([*cells, f"{done:.0f}", f"{done / most:.0%}", f"{eight:.2f}"])
     titles = ["weights", "one token reads", "of the memory's speed", "products of a prompt, 10⁹ a second"]
     return table([*titles, "of the processor's", "T(8)/T(1)"], rows)
+
+
+def instruction_sets(data: Path) -> str:
+    """What batches and prompts cost with each instruction set of one machine, and how near that is to its limits."""
+    found = load(data, "limits")
+    names = {f"costs-{name}-{weights}": weights for weights in TYPES for name in INSTRUCTION_SETS}
+    rows = []
+    for name, costs in present(data, names).items():
+        kernels, need = _instruction_set(costs["machine"]), found["models"][TYPES[names[name]]]
+        most = found["products"][kernels] * 1e9
+        times = {int(n): _median(samples) for n, samples in costs["batches"]["ours"].items()}
+        prompt = 512 / _median(costs["prompts"]["ours"]["512"])
+        eight = 8 * (need["products"] + need["output_products"]) / times[8]
+        rows.append(
+            [
+                TYPES[names[name]],
+                kernels,
+                f"{times[1] * 1e3:.1f} ms",
+                f"{need['bytes'] / times[1] / (found['bytes'] * 1e9):.0%}",
+                *(f"{times[n] / times[1]:.2f}" for n in (2, 4, 8, 16)),
+                f"{eight / most:.0%}",
+                f"{prompt:.0f}",
+                f"{prompt * need['products'] / most:.0%}",
+            ]
+        )
+    titles = "weights|kernels|T(1)|of the memory|T(2)|T(4)|T(8)|T(16)|T(8), of the processor|prompt of 512, t/s"
+    return table([*titles.split("|"), "prompt, of the processor"], rows, 2)
 
 
 def tools(data: Path) -> str:
@@ -207,6 +238,22 @@ def methods(data: Path) -> str:
         )
     titles = "draft|prompts|whole calls over plain|without the prompt|accepted|tokens a round"
     return table(titles.split("|"), rows, 2)
+
+
+def recipes(data: Path) -> str:
+    """What train-draft's recipes gave with one text."""
+    rows = [
+        [
+            run["recipe"],
+            " / ".join(f"{share:.1%}" for share in run["greedy"]),
+            " / ".join(f"{share:.1%}" for share in run["sampled"]),
+            f"{run['length']:.3f}",
+            f"{run['seconds']} s",
+        ]
+        for run in load(data, "training-smollm2")["runs"]
+    ]
+    titles = "recipe|right at steps 1, 2, 3|accepted at temperature 1|tokens of a draft of three|processor time"
+    return table(titles.split("|"), rows)
 
 
 def details(data: Path) -> str:
@@ -567,8 +614,8 @@ def _instruction_set(machine: Json) -> str:
 TABLES = {
     function.__name__.replace("_", "-"): function
     for function in (
-        whole_headline, whole_calls, whole_categories, limits, tools, speedups, methods, sources,
-        details, categories, batches, behind_2000, gains, mixtures, ceilings, accuracy, perplexity, loading,
+        whole_headline, whole_calls, whole_categories, limits, instruction_sets, tools, speedups, methods, sources,
+        recipes, details, categories, batches, behind_2000, gains, mixtures, ceilings, accuracy, perplexity, loading,
         splits, many_texts, text_memory, llama_server, overhead, earlier_texts, lookup_cost, json_schemas, ik_llama_cpp,
         ik_llama_cpp_prompts, compatibility, states, machines,
     )

@@ -1,9 +1,9 @@
 """Measures what decoding and prompts can come near: ``python scripts/limits.py MODEL [MODEL ...] --record limits``.
 
 One token reads every weight once, so the memory's speed limits it. A prompt of hundreds of tokens multiplies every
-weight with each of them, so the products of 8-bit integers limit it. limits.c measures both numbers; it needs a C
-compiler with OpenMP. What the models need of either is read from their files, which needs the package gguf (the extra
-``test``). Nothing else should use the machine.
+weight with each of them, so the products of 8-bit integers limit it. limits.c measures both numbers, the latter for
+each instruction set that our kernels can use here; it needs a C compiler with OpenMP. What the models need of either is
+read from their files, which needs the package gguf (the extra ``test``). Nothing else should use the machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from specllama.backend.cpu import default_threads
 from specllama.evidence.machine import describe_machine
 from specllama.models.catalog import resolve
 
-_FLAGS = ("-O3", "-march=native", "-fopenmp")
+_FLAGS = ("-O3", "-fopenmp")
 
 
 def measured_limits() -> dict[str, Any]:
@@ -41,7 +41,7 @@ def measured_limits() -> dict[str, Any]:
 
 
 def needed(path: str) -> dict[str, int]:
-    """The bytes that one token reads, and the products that one token of a prompt takes.
+    """What one token takes: the bytes that it reads, the products with the layers, and those with the output matrix.
 
     Of a prompt only the last token is multiplied with the output matrix. The embedding's rows are looked up; where the
     model has no output matrix of its own, they are it.
@@ -52,6 +52,7 @@ def needed(path: str) -> dict[str, int]:
     return {
         "bytes": sum(int(tensor.n_bytes) for tensor in [*layers, matrices[output]]),
         "products": sum(int(tensor.n_elements) for tensor in layers),
+        "output_products": int(matrices[output].n_elements),
     }
 
 
@@ -62,7 +63,8 @@ def main() -> None:
     parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
     limits = measured_limits()
-    print(f"memory {limits['bytes']:.1f} GB/s; {limits['products']:.0f} thousand million products a second")
+    products = ", ".join(f"{name} {found:.0f}" for name, found in limits["products"].items())
+    print(f"memory {limits['bytes']:.1f} GB/s; thousand million products a second: {products}")
     models = {}
     for model in given.models:
         models[model.rpartition(":")[2]] = of_model = needed(resolve(model))

@@ -4,6 +4,8 @@
 # MACHINE names a folder of docs/data/ for another machine's figures, such as avx-512-vnni.
 #
 #   costs-TYPE              T(n) and prompts, llama.cpp's kernels and ours by turns; TYPE is q4_k_m or q8_0
+#   costs-SET-TYPE          the same with one instruction set of the kernels: SET is avx-512-vnni, avx-vnni or avx2.
+#                           Only by name: a processor may lack it
 #   costs-mixture-TYPE      the same of a mixture with random weights (scripts/mixture.py); TYPE is q4_k or mxfp4
 #   costs-2000-TYPE, costs-2000-flash-TYPE  the same behind 2,000 tokens, without flash attention and with it
 #   kinds-TYPE-WAY          specllama bench, eight kinds of text; WAY is ours or theirs, whose kernels run (f16: theirs only)
@@ -13,7 +15,9 @@
 #   humaneval-TYPE-WAY      the same, HumanEval; PROMPTS names a folder with humaneval*.jsonl and spec_bench*.jsonl
 #   spec-bench-TYPE-WAY     the same, Spec-Bench
 #   method-NAME-humaneval-TYPE, method-NAME-spec-bench-TYPE  whole calls with one kind of draft;
-#                           NAME is lookup, lookahead, model (the draft) or staged (the draft with lookup of its own)
+#                           NAME is lookup, lookahead, model (the draft), staged (the draft with lookup of its own)
+#                           or, only by name, head (HEAD names its file, in the folder of the prompts) or both (the head
+#                           and the draft)
 #   ceiling-TYPE-WAY        what would be possible
 #   loading-TYPE            memory and time of loading
 #   overhead, lookup-cost   what specllama itself costs
@@ -25,6 +29,7 @@
 #                           Only by name: it has to be built (scripts/llama_server.py says how)
 #   tools-q4_k_m            llama.cpp's own tools; LLAMA_TOOLS names the folder that has them. Only by name
 #   These need no quiet machine:
+#   training-smollm2        recipes of train-draft on SmolLM2-135M (half an hour; only by name)
 #   accuracy, perplexity-TYPE, splits-TYPE-WAY, text-memory, earlier-texts
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
@@ -112,6 +117,8 @@ measure() {
             case $part in
                 method-lookup-* | method-lookahead-*) draft=$(cut -d- -f2 <<<"$part") ;;
                 method-staged-*) inner="-mdd lookup" ;;
+                method-head-*) draft=${HEAD:?names a file of train-draft, in the folder of the prompts} ;;
+                method-both-*) inner="-md ${HEAD:?names a file of train-draft, in the folder of the prompts}" ;;
             esac
             case $part in
                 *-humaneval-*) set -- humaneval "$humaneval_tasks" ;;
@@ -138,6 +145,14 @@ measure() {
             python "$scripts/mixture.py" "$mixture" --tokenizer "$(specllama pull "$target")" --type "${kind^^}"
             python "$scripts/batch_costs.py" "$mixture" --record "$part"
             rm -r "$(dirname "$mixture")"
+            ;;
+        costs-avx*)
+            case $part in
+                costs-avx-512-vnni-*) set="AVX-512 VNNI" ;;
+                costs-avx-vnni-*) set="AVX-VNNI" ;;
+                *) set="AVX2" ;;
+            esac
+            SPECLLAMA_KERNELS=$set python "$scripts/batch_costs.py" "$(model "$part")" --repeats 5 --record "$part"
             ;;
         costs-*) python "$scripts/batch_costs.py" "$(model "$part")" --record "$part" ;;
         kinds-*) bench "$part" . --limit 1 --max-tokens 96 ;;
@@ -168,6 +183,7 @@ measure() {
             ;;
         many-texts-*) python "$scripts/many_texts.py" "$(model "$part")" "$draft" --record "$part" ;;
         text-memory) python "$scripts/text_memory.py" "$target:Q4_K_M" "$draft" --record "$part" ;;
+        training-smollm2) python "$scripts/train_experiments.py" smollm2-135m --record "$part" ;;
         accuracy) python "$scripts/accuracy.py" --record "$part" ;;
         perplexity-*) python "$scripts/perplexity.py" "$(model "$part")" --record "$part" ;;
         splits-*) python "$scripts/splits.py" "$(model "$part")" "$draft" --kernels "$(kernels "$part")" --record "$part" ;;

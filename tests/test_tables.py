@@ -83,7 +83,9 @@ def test_data_is_made_by_parts_that_exist_and_names_no_folders() -> None:
         check=True,
     )
     only_by_name = {"compatibility", "ik-llama-cpp", "llama-server-q4_k_m", "many-texts-spec-bench-q4_k_m"}
-    only_by_name |= {"tools-q4_k_m", "whole-humaneval-7b", "whole-spec-bench-7b"}
+    only_by_name |= {"tools-q4_k_m", "whole-humaneval-7b", "whole-spec-bench-7b", "training-smollm2"}
+    only_by_name |= {f"costs-{name}-{weights}" for name in figures.INSTRUCTION_SETS for weights in figures.TYPES}
+    only_by_name |= {f"method-{name}-{kind}-q4_k_m" for name in ("head", "both") for kind in figures.SETS}
     parts = {*listed.stdout.split(), *only_by_name}
     for path in DATA.rglob("*.json"):
         text = path.read_text(encoding="utf-8")
