@@ -31,8 +31,8 @@ struct Avx2 : Avx2Lanes {
     static Lanes dot_pairs(Lanes codes, __m256i x) {
         return {_mm256_maddubs_epi16(codes.low, x), _mm256_maddubs_epi16(codes.high, x)};
     }
+    using Avx2Lanes::dot_words;
     static Lanes dot_words(Lanes a, __m256i b) { return {_mm256_madd_epi16(a.low, b), _mm256_madd_epi16(a.high, b)}; }
-    static Lanes dot_words(Lanes a, Lanes b) { return Avx2Lanes::dot_words(a, b); }
     static Lanes add_words(Lanes a, Lanes b) {
         return {_mm256_add_epi16(a.low, b.low), _mm256_add_epi16(a.high, b.high)};
     }

@@ -37,24 +37,24 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:
         """Update the weights from their gradients. `closure` is not used."""
         for group in self.param_groups:
+            low = computes_bfloat16(group["params"][0].device.type)
             for weight in group["params"]:
                 if weight.grad is None:
                     continue
                 state = self.state[weight]
                 average = state.setdefault("momentum", torch.zeros_like(weight))
                 average.lerp_(weight.grad, 1 - group["momentum"])
-                update = _orthogonal(weight.grad.lerp(average, group["momentum"]))  # Nesterov momentum
+                update = _orthogonal(weight.grad.lerp(average, group["momentum"]), low)  # Nesterov momentum
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 weight.add_(update, alpha=-group["lr"] * max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5)
 
 
-def _orthogonal(matrix: torch.Tensor) -> torch.Tensor:
-    """The nearest orthogonal matrix, approximately: five Newton-Schulz iterations.
+def _orthogonal(matrix: torch.Tensor, low: bool) -> torch.Tensor:
+    """The nearest orthogonal matrix, approximately: five Newton-Schulz iterations, in bfloat16 if `low`.
 
-    They are computed in bfloat16 where this is fast, as Jordan et al. do.
+    Jordan et al. compute them in bfloat16, too.
     """
     a, b, c = _NEWTON_SCHULZ
-    low = computes_bfloat16(matrix.device.type)
     x = matrix / (matrix.norm() + 1e-7)
     is_tall = x.shape[0] > x.shape[1]
     x = x.T if is_tall else x
