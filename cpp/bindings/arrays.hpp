@@ -8,6 +8,8 @@
 #include <map>
 #include <vector>
 
+#include "math/token_list.hpp"
+
 namespace specllama {
 
 using Tokens = pybind11::array_t<int32_t, pybind11::array::c_style | pybind11::array::forcecast>;
@@ -16,6 +18,14 @@ inline std::vector<int32_t> to_vector(const Tokens & tokens) { return {tokens.da
 
 inline Tokens to_array(const std::vector<int32_t> & tokens) {
     return Tokens(static_cast<pybind11::ssize_t>(tokens.size()), tokens.data());
+}
+
+inline TokenList make_list(std::size_t n_vocab, const Tokens & tokens) {
+    TokenList list(n_vocab);
+    for (const int32_t token : to_vector(tokens)) {
+        list.add(token);
+    }
+    return list;
 }
 
 // A curve says how many seconds batches of n tokens take. Costs are the target's curve, then that of each draft that

@@ -39,14 +39,6 @@ const char * name_of(Rollback rollback) {
     return "none";
 }
 
-TokenList make_list(std::size_t n_vocab, const Tokens & tokens) {
-    TokenList list(n_vocab);
-    for (const int32_t token : to_vector(tokens)) {
-        list.add(token);
-    }
-    return list;
-}
-
 // listed: the tokens whose logits are computed; None for all. It must not change meanwhile.
 void decode(Sequence & self, const Tokens & tokens, std::size_t first_output, const TokenList * listed,
             bool keeps_states) {
@@ -56,7 +48,7 @@ void decode(Sequence & self, const Tokens & tokens, std::size_t first_output, co
     const std::vector<int32_t> added = to_vector(tokens);
     const GilReleased released;
     const Decoder::Use in_use(self.decoder());
-    Sequence::Addition addition{&self, added.data(), added.size(), first_output, listed};
+    Sequence::Addition addition{{added.data(), added.size(), first_output, listed}, &self};
     addition.keeps_states = keeps_states;
     Sequence::decode_together(&addition, 1);
 }

@@ -1,4 +1,4 @@
-// The functions of libllama, and what they are asked.
+// The functions and structs of libllama that this extension uses.
 #include <pybind11/stl.h>
 
 #include <memory>
@@ -21,7 +21,7 @@ void bind_libllama(py::module_ & module) {
         .field("size", &StructField::size, "In bytes.");
     ResultStruct<StructLayout>(module, "StructLayout",
                                "The layout of a libllama struct that this extension was compiled with.")
-        .field("name", &StructLayout::name, "The function's name.")
+        .field("name", &StructLayout::name, "The struct's name.")
         .field("fields", &StructLayout::fields, "All fields, then the whole struct.");
     module.def("required_functions", &LlamaApi::required_functions,
                "Returns the functions that every libllama must have.");

@@ -1,8 +1,8 @@
 // Releases and takes Python's lock (the GIL), and calls Python functions from a round, which runs without the lock.
 //
 // When the interpreter ends, a thread that wants the lock never gets it. Up to Python 3.13, the thread is ended by
-// pthread_exit. If the unwinding of that meets a destructor or a catch (...), the process aborts. From 3.14 on, the
-// call never returns. This file does so for all versions: the thread stays where it is, with all that it holds.
+// pthread_exit. If this unwinds through a destructor or a catch (...), the process aborts. From 3.14 on, the call never
+// returns. This file does the same for all versions: the thread stays where it is, with all that it holds.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -129,14 +129,9 @@ void bind_results(py::module_ & module) {
         .field("num_accepted", &Round::num_accepted, "How many drafted tokens were accepted.");
 }
 
-}  // namespace
-
 // Makes the list of tokens that a draft may draw: the `usual` ones, and all tokens that end a text.
 std::shared_ptr<DraftTokens> make_draft_tokens(const Decoder & draft, const Tokens & usual) {
-    TokenList list(draft.n_vocab());
-    for (const int32_t token : to_vector(usual)) {
-        list.add(token);
-    }
+    TokenList list = make_list(draft.n_vocab(), usual);
     for (std::size_t token = 0; token < draft.n_vocab(); ++token) {
         if (draft.is_eog(static_cast<int32_t>(token))) {
             list.add(static_cast<int32_t>(token));
@@ -172,6 +167,8 @@ void bind_lookahead(py::module_ & module) {
         .def("pool", &LookaheadWindow::pool, py::arg("first"),
              "Returns the n-grams that begin with `first`, without this token, the oldest first.");
 }
+
+}  // namespace
 
 void bind_speculator(py::module_ & module) {
     bind_results(module);

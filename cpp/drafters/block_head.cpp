@@ -99,14 +99,7 @@ std::optional<DraftToken> BlockHeadDrafter::draw(const DraftRequest & request, s
     if (logits == nullptr) {
         return std::nullopt;
     }
-    try {
-        return drawn_token(request, proposal, source(), before, logits, n, nullptr);
-    } catch (const NoTokenLeft &) {
-        if (std::any_of(logits, logits + n, [](float logit) { return std::isnan(logit); })) {
-            throw;  // the head's weights are damaged
-        }
-        return std::nullopt;  // the head has no token that may come next
-    }
+    return drawn_if_allowed(request, proposal, source(), before, logits, n, nullptr);
 }
 
 // The logits of a place. Null: they depend on the token of the place before, which is not among its candidates.
@@ -137,7 +130,7 @@ float * BlockHeadDrafter::logits_at(std::size_t place, const std::vector<int32_t
 
 // Puts the next tokens of the text into the memory.
 void BlockHeadDrafter::inject(std::size_t count) {
-    Sequence::Addition addition{own_.get(), text_.data() + num_held(), count, count};
+    Sequence::Addition addition{{text_.data() + num_held(), count, count}, own_.get()};
     addition.features = kept_.at(begin_ + num_held());
     addition.num_injected = count;
     decode(addition);
@@ -151,7 +144,7 @@ void BlockHeadDrafter::decode_block(std::size_t num_injected, std::size_t drafts
     tokens_.push_back(text_.back());
     tokens_.resize(num_injected + noise_.first + drafts, noise_.mask);
     row_ = num_injected + noise_.first;
-    Sequence::Addition addition{own_.get(), tokens_.data(), tokens_.size(), row_};
+    Sequence::Addition addition{{tokens_.data(), tokens_.size(), row_}, own_.get()};
     addition.features = num_injected > 0 ? kept_.at(begin_ + held) : nullptr;
     addition.num_injected = num_injected;
     addition.keeps_states = noise_.num_candidates > 0;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "drafters/drawn_token.hpp"
 #include "drafters/model.hpp"
 #include "drafters/table.hpp"
 #include "translation/translation.hpp"
@@ -50,16 +51,13 @@ private:
 // Qwen2.5-Coder-1.5B at 512 places of eight kinds of text (greedy). They are lower than for a draft of the same family,
 // above all where the draft is sure but the target splits the text into other tokens. Of four tokens a round, a fifth
 // to a quarter is accepted, since the first wrong one ends a round.
-constexpr std::array<double, 10> confidence_priors{0.12, 0.25, 0.42, 0.53, 0.66, 0.78, 0.8, 0.83, 0.86, 0.88};
-constexpr std::array<double, 11> next_priors{0.5, 0.55, 0.58, 0.6, 0.62, 0.64, 0.66, 0.68, 0.72, 0.77, 0.54};
+constexpr ByConfidence confidence_priors{0.12, 0.25, 0.42, 0.53, 0.66, 0.78, 0.8, 0.83, 0.86, 0.88};
+constexpr ByNext next_priors{0.5, 0.55, 0.58, 0.6, 0.62, 0.64, 0.66, 0.68, 0.72, 0.77, 0.54};
 constexpr double any_prior = 0.54;
 
 }  // namespace
 
-DrafterPriors foreign_priors() {
-    return DrafterPriors::drawn({confidence_priors.begin(), confidence_priors.end()},
-                                {next_priors.begin(), next_priors.end()}, any_prior);
-}
+DrafterPriors foreign_priors() { return drawn_priors(confidence_priors, next_priors, any_prior); }
 
 std::unique_ptr<Drafter> make_foreign(const DrafterParts & parts) {
     if (!parts.model || !parts.translation) {

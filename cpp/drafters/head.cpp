@@ -119,20 +119,13 @@ std::optional<DraftToken> HeadDrafter::draw(const DraftRequest & request, std::s
     }
     const std::size_t n = std::min(request.target.n_vocab(), own_->decoder().n_vocab());
     float * logits = own_->logits(row_);
-    try {
-        return drawn_token(request, proposal, source(), before, logits, n, nullptr);
-    } catch (const NoTokenLeft &) {
-        if (std::any_of(logits, logits + n, [](float logit) { return std::isnan(logit); })) {
-            throw;  // the head's weights are damaged
-        }
-        return std::nullopt;  // the head has no token that may come next
-    }
+    return drawn_if_allowed(request, proposal, source(), before, logits, n, nullptr);
 }
 
 // Decodes the next tokens of the text with the target's states.
 void HeadDrafter::decode_text(std::size_t count, bool draws) {
     const std::size_t held = own_->tokens().size();
-    Sequence::Addition addition{own_.get(), tokens_.data() + held, count, draws ? count - 1 : count};
+    Sequence::Addition addition{{tokens_.data() + held, count, draws ? count - 1 : count}, own_.get()};
     addition.features = kept_.at(begin_ + held);
     addition.keeps_states = draws;
     addition.layer = has_several() ? all_layers : 0;
@@ -143,7 +136,7 @@ void HeadDrafter::decode_text(std::size_t count, bool draws) {
 // Decodes a token of the proposal with the head's own state of the token before it.
 void HeadDrafter::decode_drafted(int32_t token) {
     const std::vector<float> state = std::move(own_state_);
-    Sequence::Addition addition{own_.get(), &token, 1, 0};
+    Sequence::Addition addition{{&token, 1, 0}, own_.get()};
     addition.states = state.data();
     addition.keeps_states = true;
     decode(addition);
@@ -160,7 +153,7 @@ void HeadDrafter::decode_by_layer(std::size_t layer, const std::vector<int32_t> 
         chain_.assign(state, state + own_->decoder().n_features());
     }
     own_->keep(last);
-    Sequence::Addition addition{own_.get(), tokens.data(), tokens.size(), layer};
+    Sequence::Addition addition{{tokens.data(), tokens.size(), layer}, own_.get()};
     addition.states = chain_.data();
     addition.keeps_states = true;
     addition.layer = static_cast<int32_t>(layer);

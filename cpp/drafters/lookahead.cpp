@@ -35,7 +35,7 @@ private:
     std::vector<int32_t> said_;  // this round's tokens that follow the window's last level
 };
 
-// The window's first tokens: random tokens of the text, with noise that is not the text's.
+// The window's first tokens: tokens of the text in random places, which do not depend on the seed.
 std::vector<std::vector<int32_t>> LookaheadDrafter::drawn_from(const std::vector<int32_t> & text) const {
     std::vector<std::vector<int32_t>> levels(window_->n_gram() - 1, std::vector<int32_t>(window_->columns()));
     std::uint64_t number = 0;

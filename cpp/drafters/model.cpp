@@ -152,8 +152,8 @@ std::size_t ModelDrafter::room() const {
     return own_->decoder().n_ctx() + 1 - std::min(own_->decoder().n_ctx() + 1, text_.size());
 }
 
-// Decodes the prompt except its last token, even if tokens follow it: a recurrent memory is copied there, so that the
-// same prompt can follow.
+// Decodes the prompt except its last token, even if tokens follow it: a recurrent memory is copied there, because the
+// same prompt may come again.
 std::size_t ModelDrafter::catch_up() {
     const std::size_t left = catch_up_self();
     DrawingDrafter * drawing = drawing_inner();
@@ -215,32 +215,31 @@ std::optional<DraftToken> ModelDrafter::draw_next(const DraftRequest & request, 
     }
     // The other logits were not computed. All that follows uses the listed tokens only.
     list->gather(logits, n, gathered_);
-    try {
-        return drawn_token(request, proposal, source(), before, gathered_.data(), gathered_.size(), list);
-    } catch (const NoTokenLeft &) {
-        listed_.reset();
-        block_size_ = 0;
-        return std::nullopt;
-    }
+    return draw_gathered(request, before, proposal, list);
 }
 
 // Draws from logits mapped to the target's tokens. q is 0 for tokens that the draft lacks.
 std::optional<DraftToken> ModelDrafter::draw_mapped(const DraftRequest & request, std::size_t before,
                                                     const Proposal & proposal, const float * logits) {
     const std::size_t count = spread_logits(logits, listed(), gathered_);
-    try {
-        DraftToken drawn =
-            drawn_token(request, proposal, source(), before, gathered_.data(), gathered_.size(), nullptr);
-        drawn.choices = count;
-        return drawn;
-    } catch (const NoTokenLeft &) {
-        if (std::any_of(gathered_.begin(), gathered_.end(), [](float logit) { return std::isnan(logit); })) {
-            throw;  // the draft's weights are damaged
-        }
+    std::optional<DraftToken> drawn = draw_gathered(request, before, proposal, nullptr);
+    if (drawn) {
+        drawn->choices = count;
+    }
+    return drawn;
+}
+
+// Draws from the gathered logits. Nothing is drawn if only tokens may come next that are not listed, or that the draft
+// lacks.
+std::optional<DraftToken> ModelDrafter::draw_gathered(const DraftRequest & request, std::size_t before,
+                                                      const Proposal & proposal, const TokenList * list) {
+    std::optional<DraftToken> drawn =
+        drawn_if_allowed(request, proposal, source(), before, gathered_.data(), gathered_.size(), list);
+    if (!drawn) {
         listed_.reset();
         block_size_ = 0;
-        return std::nullopt;  // only tokens may come next that are not listed, or that the draft lacks
     }
+    return drawn;
 }
 
 // Appends to `out` the draft's tokens of tokens[first ..].
@@ -390,7 +389,7 @@ void ModelDrafter::save() {
 // Decodes the next `count` tokens of a text.
 void ModelDrafter::decode(const std::vector<int32_t> & text, std::size_t count, std::size_t first_output) {
     const double before = own_->decode_seconds();
-    decoding_->decode({own_.get(), text.data() + own_->tokens().size(), count, first_output, listed()});
+    decoding_->decode({{text.data() + own_->tokens().size(), count, first_output, listed()}, own_.get()});
     if (costs_ != nullptr && own_->decoder().was_warm()) {
         costs_->observe(count, own_->decode_seconds() - before + saving_seconds_);
     }

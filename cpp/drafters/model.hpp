@@ -78,6 +78,8 @@ private:
     void decode_block(const DraftRequest & request, const Proposal & proposal);
     std::optional<DraftToken> draw_mapped(const DraftRequest & request, std::size_t before, const Proposal & proposal,
                                           const float * logits);
+    std::optional<DraftToken> draw_gathered(const DraftRequest & request, std::size_t before, const Proposal & proposal,
+                                            const TokenList * list);
     int32_t own_token(int32_t token) const { return map_ ? map_->read(token) : token; }
     bool has_row(const Proposal & proposal) const;
     DrawingDrafter * drawing_inner() const { return inner_ ? inner_->drawing() : nullptr; }

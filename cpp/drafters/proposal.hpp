@@ -21,7 +21,7 @@ struct DraftToken {
     std::size_t choices = 0;  // how many tokens a draft model chose among
 };
 
-// d_1..d_gamma with q_1..q_gamma. A drawn token is never taken back (design section 8).
+// d_1..d_gamma with q_1..q_gamma. A drawn token is never taken back.
 struct Proposal {
     std::vector<int32_t> tokens;
     std::vector<Distribution> q;

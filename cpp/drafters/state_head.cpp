@@ -82,14 +82,7 @@ std::optional<DraftToken> StateHeadDrafter::draw(const DraftRequest & request, s
     }
     head_->spread(said_.data() + (place - first_said_) * head_->num_said(), logits_);
     const std::size_t n = std::min(request.target.n_vocab(), logits_.size());
-    try {
-        return drawn_token(request, proposal, source(), before, logits_.data(), n, nullptr);
-    } catch (const NoTokenLeft &) {
-        if (std::any_of(logits_.begin(), logits_.end(), [](float logit) { return std::isnan(logit); })) {
-            throw;  // the head's weights are damaged
-        }
-        return std::nullopt;  // the head has no token that may come next
-    }
+    return drawn_if_allowed(request, proposal, source(), before, logits_.data(), n, nullptr);
 }
 
 void StateHeadDrafter::compute(const std::vector<std::int32_t> & tokens, std::size_t first, std::size_t count) {

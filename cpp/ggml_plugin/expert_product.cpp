@@ -27,7 +27,7 @@ ExpertProduct::ExpertProduct(const kernels::InstructionSet & set, kernels::Quant
       op_(op),
       num_blocks_(op->src[0]->ne[0] / layout_.values),
       num_rows_(op->src[0]->ne[1]),
-      num_panels_((num_rows_ + kernels::kPanelRows - 1) / kernels::kPanelRows),
+      num_panels_(kernels::num_panels(num_rows_)),
       num_experts_(op->src[0]->ne[2]),
       num_used_(op->src[2]->ne[0]),
       num_choices_(num_used_ * op->src[2]->ne[1]) {}

@@ -1,5 +1,4 @@
-// The extra buffer types of ggml's CPU backend. They hold weights in a layout of their own; AMX and CPU_REPACK are
-// such.
+// The extra buffer types of ggml's CPU backend, such as AMX and CPU_REPACK. They hold weights in layouts of their own.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +7,10 @@
 
 namespace specllama {
 
-// ggml has two lists of them. Its own list says whose kernels multiply a tensor. The offered list is a copy of it, made
-// when it is first asked for, and ended by a null pointer; llama.cpp goes through it whenever it loads a model. If an
-// entry is removed from the offered list, it gets no more weights, and the weights that it has are multiplied as
-// before.
+// ggml has two lists of these types. Its own list says whose kernels multiply a tensor. The offered list is a copy,
+// made when it is first asked for, and ended by a null pointer. llama.cpp goes through the offered list whenever it
+// loads a model. If a type is removed from the offered list, it gets no more weights, and the weights that it has are
+// multiplied as before.
 class ExtraBufferTypes {
 public:
     // The addresses of ggml's functions, and of the device of its CPU backend. `list` may be 0, because ggml exports

@@ -6,6 +6,7 @@
 
 #include "ggml/tensors.hpp"
 #include "ggml_plugin/cache_type.hpp"
+#include "ggml_plugin/product_work.hpp"
 #include "kernels/attention.hpp"
 
 namespace specllama {
@@ -13,12 +14,6 @@ namespace specllama {
 namespace {
 
 constexpr int64_t kMostWork = int64_t{1} << 24;  // the most bytes of partials
-constexpr int64_t kLine = 64;
-
-uint8_t * aligned(void * work) {
-    return reinterpret_cast<uint8_t *>((reinterpret_cast<std::uintptr_t>(work) + kLine - 1) &
-                                       ~static_cast<std::uintptr_t>(kLine - 1));
-}
 
 float parameter(const ggml::Tensor * op, int index) {
     float value = 0.0F;
@@ -88,13 +83,13 @@ bool FlashAttention::splits(int num_threads) const {
 }
 
 int64_t FlashAttention::thread_bytes() const {
-    const auto packed = static_cast<int64_t>(kernels::packed_bytes(key_->ne[0], value_->ne[0], type_));
-    return 2 * unit_bytes() + (packed + kLine - 1) / kLine * kLine;
+    const std::size_t packed = kernels::packed_bytes(key_->ne[0], value_->ne[0], type_);
+    return 2 * unit_bytes() + static_cast<int64_t>(whole_lines(packed));
 }
 
 std::size_t FlashAttention::work_bytes(int num_threads) const {
     const int64_t whole = splits(num_threads) ? num_units_ * num_chunks_ * unit_bytes() : 0;
-    return static_cast<std::size_t>(kLine + std::max<int64_t>(whole, num_threads * thread_bytes()));
+    return kLine + static_cast<std::size_t>(std::max<int64_t>(whole, num_threads * thread_bytes()));
 }
 
 FlashAttention::Unit FlashAttention::unit_of(int64_t number) const {
@@ -144,7 +139,7 @@ std::vector<TextInBatch> FlashAttention::texts_of() const {
 }
 
 uint8_t * FlashAttention::room_of(const ggml::ComputeParams & params) const {
-    return aligned(params.wdata) + params.ith * thread_bytes();
+    return first_line(params.wdata) + params.ith * thread_bytes();
 }
 
 void FlashAttention::attend_to_texts(const ggml::ComputeParams & params, const std::vector<TextInBatch> & texts) const {
@@ -168,7 +163,7 @@ void FlashAttention::attend_to_texts(const ggml::ComputeParams & params, const s
 }
 
 uint8_t * FlashAttention::part(const ggml::ComputeParams & params, int64_t unit, int64_t chunk) const {
-    return aligned(params.wdata) + (unit * num_chunks_ + chunk) * unit_bytes();
+    return first_line(params.wdata) + (unit * num_chunks_ + chunk) * unit_bytes();
 }
 
 void FlashAttention::attend_in_parts(const ggml::ComputeParams & params) const {

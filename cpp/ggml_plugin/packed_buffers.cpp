@@ -17,7 +17,7 @@ thread_local std::size_t loaded = 0;
 void pack_in_threads(kernels::QuantizedType type, const uint8_t * rows, int64_t num_rows, int64_t columns,
                      uint8_t * panels) {
     constexpr int64_t kWorthAThread = 1 << 20;  // values that are worth a thread: some milliseconds
-    const int64_t num_panels = (num_rows + kernels::kPanelRows - 1) / kernels::kPanelRows;
+    const int64_t num_panels = kernels::num_panels(num_rows);
     const int64_t most = std::max<int64_t>(1, std::min<int64_t>(std::thread::hardware_concurrency(), 16));
     const int64_t count = std::clamp<int64_t>(num_rows * columns / kWorthAThread, 1, most);
     std::vector<std::thread> threads;

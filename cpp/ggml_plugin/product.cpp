@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "ggml/tensors.hpp"
 #include "ggml_plugin/product_work.hpp"
 
 namespace specllama {
@@ -37,7 +38,7 @@ Product::Product(const kernels::InstructionSet & set, kernels::QuantizedType typ
       op_(op),
       num_blocks_(op->src[0]->ne[0] / layout_.values),
       num_rows_(op->src[0]->ne[1]),
-      num_panels_((num_rows_ + kernels::kPanelRows - 1) / kernels::kPanelRows),
+      num_panels_(kernels::num_panels(num_rows_)),
       is_even_(is_even(op)) {}
 
 std::size_t Product::work_bytes() const {
@@ -49,9 +50,7 @@ const float * Product::column(const ggml::Tensor * tensor, int64_t index) const 
     const int64_t first = index % tensor->ne[1];
     const int64_t second = index / tensor->ne[1] % tensor->ne[2];
     const int64_t third = index / tensor->ne[1] / tensor->ne[2];
-    const auto * bytes = static_cast<const uint8_t *>(tensor->data);
-    return reinterpret_cast<const float *>(bytes + first * tensor->nb[1] + second * tensor->nb[2] +
-                                           third * tensor->nb[3]);
+    return reinterpret_cast<const float *>(at(tensor, first, second, third));
 }
 
 uint8_t * Product::tile(uint8_t * work, int64_t index) const {

@@ -96,7 +96,7 @@ Matrix::Matrix(int type, std::size_t num_rows, std::size_t num_columns, const st
         type_ = static_cast<int>(of_kernels);
         const auto rows = static_cast<int64_t>(num_rows), columns = static_cast<int64_t>(num_columns);
         data_.resize(kernels::packed_bytes(of_kernels, rows, columns));
-        const int64_t panels = (rows + kernels::kPanelRows - 1) / kernels::kPanelRows;
+        const int64_t panels = kernels::num_panels(rows);
         kernels::pack(of_kernels, data, rows, columns, 0, panels, data_.data());
         return;
     }

@@ -16,7 +16,7 @@ bool lie_together(const int32_t * cells, int64_t count, int64_t room) {
     return cells[count - 1] - cells[0] == count - 1 && cells[0] + whole_lanes(count) <= room;
 }
 
-// The same queries over a cache that begins at the cell `first`. Their masks hide all cells after those that they see.
+// Returns the queries for the cache from the cell `first` on. Their masks hide all cells behind those that they see.
 Queries moved(const Queries & queries, int64_t first) {
     Queries made = queries;
     made.keys.data += first * made.keys.stride;
@@ -36,7 +36,7 @@ CacheRows packed_rows(const CacheRows & rows, int64_t row_bytes, const int32_t *
     return {out, row_bytes};
 }
 
-// The same queries over copies of their cells.
+// Returns the queries for a cache that has only copies of these cells.
 Queries packed(const Queries & queries, CacheType type, const int32_t * cells, int64_t count, uint8_t * work) {
     Queries made = queries;
     const int64_t key_bytes = cache_bytes(type, queries.key_length);

@@ -24,7 +24,7 @@ struct Avx2 : Avx2Lanes {
         return shuffle(pairs, both(which == 0 ? first : second));
     }
 
-    // How many products of two bytes may be added in 16 bits.
+    // How many sums of dot_pairs may be added in 16 bits. largest: the largest code.
     static constexpr int room(int largest) { return 32767 / (2 * 127 * largest); }
 
     // The sums of two products of bytes each.
@@ -58,7 +58,7 @@ struct Avx2 : Avx2Lanes {
         }
     }
 
-    // The same for sums in 16 bits that end here, column by column. The codes of the four steps stay in registers.
+    // Adds the products of 16 values, column by column. The sums in 16 bits end here; the codes stay in registers.
     template <int type, int columns, int width>
     static void add_by_columns(const uint8_t * codes, int half, const uint8_t * tile, Lanes scale,
                                Lanes (&total)[width]) {

@@ -1,4 +1,4 @@
-// Registers of 256 bits, which hold eight rows of a panel. This file is included as x86_common.hpp is.
+// Registers of 256 bits, which hold eight rows of a panel. The rules of x86_common.hpp hold here, too.
 #pragma once
 
 #include "kernels/float_lanes.hpp"
@@ -10,8 +10,8 @@ namespace {
 
 // A panel's rows in two registers: what is read of a column serves both.
 struct Avx2Lanes {
-    // How many columns are multiplied at once. The sums of four stay in registers. Where the codes of 16 values do in
-    // place of them, more columns share the work of unpacking.
+    // How many columns are multiplied at once. The sums of four columns fit into registers. With spans of 16, the codes
+    // stay in registers instead, and eight columns share the work of unpacking them.
     static constexpr int columns_at_once(const Layout & layout) { return layout.span == 16 ? 8 : 4; }
     struct Lanes {
         __m256i low;
@@ -105,29 +105,24 @@ struct Avx2Lanes {
 };
 
 // Sixteen floats in two registers.
-struct Avx2Floats {
+struct Avx2Floats : private Avx2Lanes {
     static constexpr int kRows = 2;
     static constexpr int kColumns = 2;
-    using Floats = Avx2Lanes::Floats;
+    using Avx2Lanes::add_product;
+    using Avx2Lanes::Floats;
+    using Avx2Lanes::load_halves;
+    using Avx2Lanes::multiply;
+    using Avx2Lanes::spread;
+    using Avx2Lanes::store;
 
-    static Floats spread(float value) { return Avx2Lanes::spread(value); }
     static Floats load(const float * at) { return {_mm256_loadu_ps(at), _mm256_loadu_ps(at + 8)}; }
-    static Floats load_halves(const uint8_t * at) { return Avx2Lanes::load_halves(at); }
     static Floats spread_half(const uint8_t * at) { return spread(float_of_half(at)); }
     static __m256 load_eight_bytes(const uint8_t * at) {
         return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(at))));
     }
     static Floats load_bytes(const uint8_t * at) { return {load_eight_bytes(at), load_eight_bytes(at + 8)}; }
-    static void store(float * at, Floats a) {
-        _mm256_storeu_ps(at, a.low);
-        _mm256_storeu_ps(at + 8, a.high);
-    }
     static Floats add(Floats a, Floats b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
-    static Floats multiply(Floats a, Floats b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
     static Floats divide(Floats a, Floats b) { return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
-    static Floats add_product(Floats a, Floats b, Floats c) {
-        return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
-    }
     static Floats larger(Floats a, Floats b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
     static __m256 nearest(__m256 a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
     static Floats nearest(Floats a) { return {nearest(a.low), nearest(a.high)}; }

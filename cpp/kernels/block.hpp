@@ -7,7 +7,7 @@
 
 namespace specllama::kernels {
 
-// Value i is d * scales[i / span] * (codes[i] - offset) - dmin * minima[i / span]; Layout and Offset say what varies.
+// Value i is d * scales[i / span] * (codes[i] - offset) - dmin * minima[i / span]. See Layout and Offset for each type.
 struct Block {
     uint16_t d = 0;     // a float16, or the first 16 bits of a float (see Codes)
     uint16_t dmin = 0;  // a float16: dmin or m (see Offset)
@@ -21,7 +21,7 @@ struct Block {
 // source: layout_of(type).block_bytes bytes.
 void take_apart(QuantizedType type, const uint8_t * source, Block & block);
 
-// Computes the values of a block in double precision, for tests. values: [layout_of(type).values].
+// Computes the values of a block in double precision. values: [layout_of(type).values].
 void dequantize(QuantizedType type, const Block & block, double * values);
 
 // The value of a float16, exactly.

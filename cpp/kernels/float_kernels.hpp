@@ -21,7 +21,7 @@ namespace specllama::kernels {
 enum class CacheType : int {
     half,    // float16
     single,  // float32
-    q8,      // ggml's Q8_0: a float16, then 32 signed bytes. Their products with it are exact in float32
+    q8,      // ggml's Q8_0: a float16, then 32 signed bytes. A byte times the float16 is exact in float32
 };
 constexpr int kCacheTypes = 3;
 constexpr int64_t kQ8Values = 32;  // numbers in a block of q8

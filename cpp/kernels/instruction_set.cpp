@@ -15,7 +15,7 @@ extern const InstructionSet kAvx512Vnni;
 
 namespace {
 
-// Which of the features that the kernels use this processor and operating system have.
+// The features that the kernels use: whether this processor and this operating system have them.
 struct X86Features {
     bool avx2 = false;         // with FMA and F16C
     bool avx_vnni = false;     // dot products of bytes on 256 bits

@@ -33,8 +33,8 @@ struct InstructionSet {
     bool wide(QuantizedType type) const { return wide_signed && layout_of(type).is_signed; }
 };
 
-// The set in plain C++, for tests. Every other set gives the same bits, except where a sum of a block does not fit into
-// 24 bits.
+// The set in plain C++, for any processor. Every other set gives the same bits, except where a sum of a block does not
+// fit into 24 bits.
 const InstructionSet & plain_set();
 
 // Finds the sets for which this library was compiled and which this processor has: the fastest first, the plain one

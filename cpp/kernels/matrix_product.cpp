@@ -27,17 +27,9 @@ std::vector<uint8_t> quantized_tile(const InstructionSet & set, QuantizedType ty
 
 }  // namespace
 
-void multiply_matrix(const InstructionSet & set, QuantizedType type, const uint8_t * weights, int64_t num_rows,
-                     const float * x, int64_t columns, int64_t values, float * out) {
-    const int64_t num_panels = (num_rows + kPanelRows - 1) / kPanelRows;
-    std::vector<uint8_t> panels(packed_bytes(type, num_rows, values));
-    pack(type, weights, num_rows, values, 0, num_panels, panels.data());
-    multiply_packed(set, type, panels.data(), num_rows, x, columns, values, out);
-}
-
 void multiply_packed(const InstructionSet & set, QuantizedType type, const uint8_t * panels, int64_t num_rows,
                      const float * x, int64_t columns, int64_t values, float * out) {
-    const int64_t num_panels = (num_rows + kPanelRows - 1) / kPanelRows;
+    const int64_t last = num_panels(num_rows);
     const int64_t num_blocks = values / layout_of(type).values;
     const int64_t panel_bytes = num_blocks * layout_of(type).panel_bytes();
     float sums[kMostColumns * kPanelRows];
@@ -45,7 +37,7 @@ void multiply_packed(const InstructionSet & set, QuantizedType type, const uint8
     for (int64_t t = 0; t < tiles.count; ++t) {
         const int width = tiles.width(t);
         const std::vector<uint8_t> tile = quantized_tile(set, type, x + tiles.begin(t) * values, width, values);
-        for (int64_t panel = 0; panel < num_panels; ++panel) {
+        for (int64_t panel = 0; panel < last; ++panel) {
             set.multiply[static_cast<int>(type)][width - 1](panels + panel * panel_bytes, num_blocks, tile.data(), sums,
                                                             kPanelRows);
             for (int c = 0; c < width; ++c) {

@@ -15,7 +15,9 @@ constexpr const char * kTypeNames[kNumTypes] = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", 
 
 // Rows that stand side by side in a panel: one AVX-512 register of 32-bit lanes, two of AVX2.
 constexpr int kPanelRows = 16;
-// Values of one row that stand side by side: those that one 32-bit lane holds.
+
+constexpr int64_t num_panels(int64_t rows) { return (rows + kPanelRows - 1) / kPanelRows; }
+// Values of one row that stand side by side: one 32-bit lane.
 constexpr int kStep = 4;
 
 // How the values of a block are shifted. A code c stands for d * scale * (c - offset) - dmin * minimum.
@@ -87,7 +89,7 @@ constexpr Layout kLayouts[kNumTypes] = {
 
 constexpr Layout layout_of(QuantizedType type) { return kLayouts[static_cast<int>(type)]; }
 
-// The values of the codes of IQ4_NL and IQ4_XS; and those of MXFP4, times 2 plus 12, so that none is below 0.
+// The values of the codes of IQ4_NL, IQ4_XS and MXFP4. An MXFP4 value v stands here as 2 * v + 12, which is 0 or more.
 constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr int8_t kFp4Values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
@@ -96,7 +98,7 @@ constexpr int8_t kFp4Values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9
 // columns: a multiple of the type's block (see fits); else the result means nothing.
 constexpr std::size_t packed_bytes(QuantizedType type, int64_t rows, int64_t columns) {
     const Layout layout = layout_of(type);
-    const int64_t panels = (rows + kPanelRows - 1) / kPanelRows;
+    const int64_t panels = num_panels(rows);
     return static_cast<std::size_t>(panels * (columns / layout.values) * layout.panel_bytes());
 }
 

@@ -1,5 +1,5 @@
 // The products for sets where one instruction multiplies the bytes of a register and adds them up, for any width of
-// registers. This file is included as x86_common.hpp is.
+// registers. The rules of x86_common.hpp hold here, too.
 #pragma once
 
 #include "kernels/x86_common.hpp"

@@ -149,7 +149,7 @@ constexpr int offset_of() {
     return layout.is_signed && !Isa::kSignedProducts ? 128 : layout.offset;
 }
 
-// Whether the offset is subtracted before products become floats. It is where the type has no scales, and where 128 was
+// Whether the offset is subtracted before products become floats. This happens if the type has no scales, or if 128 was
 // added to make values unsigned. Then the products of 32 values are the same in every instruction set, and so are all
 // roundings after them.
 template <class Isa, int type>
@@ -258,7 +258,7 @@ inline void add_columns(const uint8_t * panel, const uint8_t * tile, typename Is
     }
 }
 
-// As many columns at a time as the registers have room for.
+// Adds the products of one block to all sums, with as many columns at a time as the registers have room for.
 template <class Isa, int type, int columns>
 inline void add_block(const uint8_t * panel, const uint8_t * tile, typename Isa::Floats (&sum)[columns]) {
     constexpr int most = Isa::columns_at_once(layout_of(static_cast<QuantizedType>(type)));

@@ -36,7 +36,7 @@ constexpr std::chrono::seconds most_waited{10};
 class DecodeUnderWay {
 public:
     DecodeUnderWay() {
-        // By now a model is loaded, and ggml has made its static objects: they are destroyed after this has run.
+        // By now a model is loaded, and ggml has made its static objects: exit() destroys them after it has run wait().
         static std::once_flag once;
         std::call_once(once, [] {
             process_ = this_process();
@@ -57,7 +57,7 @@ public:
 private:
     static inline std::atomic<int> count_{0};
     static inline std::atomic<bool> is_ending_{false};
-    static inline int64_t process_ = 0;  // which counts; in a fork of it the counted threads do not exist
+    static inline int64_t process_ = 0;  // the process that counts; a fork of it does not have the counted threads
 
     static int64_t this_process() {
 #ifdef _WIN32
@@ -281,7 +281,7 @@ void Decoder::lay_out(const BatchPart * parts, std::size_t num_parts) {
         std::any_of(parts, parts + num_parts, [](const BatchPart & part) { return part.first_output < part.count; });
     for (std::size_t k = 0; k < num_parts; ++k) {
         const BatchPart & part = parts[k];
-        sequence_ids_[k] = part.sequence;
+        sequence_ids_[k] = part.seq_id;
         places_.insert(places_.end(), part.num_injected, tokens_.size());
         for (std::size_t i = part.num_injected; i < part.count; ++i) {
             places_.push_back(tokens_.size());
@@ -300,7 +300,7 @@ void Decoder::lay_out(const BatchPart * parts, std::size_t num_parts) {
 // A token sees the memory's cells that belong to its first seq_id. Its own cell belongs to all its seq_ids.
 void Decoder::lay_out_beside(const BatchPart & part) {
     branch_ids_.resize(1 + num_branches(part));
-    std::iota(branch_ids_.begin(), branch_ids_.end(), part.sequence);
+    std::iota(branch_ids_.begin(), branch_ids_.end(), part.seq_id);
     const std::size_t last = part.first_output;
     sequence_pointers_[last] = branch_ids_.data();
     sequence_counts_[last] = static_cast<int32_t>(branch_ids_.size());
@@ -323,7 +323,7 @@ int32_t Decoder::inject(const BatchPart * parts, std::size_t num_parts) {
     sequence_ids_.resize(num_parts);
     for (std::size_t k = 0; k < num_parts; ++k) {
         const BatchPart & part = parts[k];
-        sequence_ids_[k] = part.sequence;
+        sequence_ids_[k] = part.seq_id;
         features_.insert(features_.end(), part.features, part.features + part.num_injected * hidden_.n_features);
         sequence_pointers_.insert(sequence_pointers_.end(), part.num_injected, &sequence_ids_[k]);
         for (std::size_t i = 0; i < part.num_injected; ++i) {
@@ -391,7 +391,7 @@ int32_t Decoder::encode(const float * features, std::size_t count) {
     return 0;
 }
 
-// The row of a token in a tensor, which llama.cpp may have computed only for the tokens whose logits are wanted.
+// The row of a token in a tensor. llama.cpp may have computed rows only for the tokens whose logits are wanted.
 std::size_t Decoder::row_of(std::size_t token, std::size_t num_rows) const {
     if (num_rows == tokens_.size() && token < num_rows) {
         return token;
@@ -432,7 +432,7 @@ int32_t Decoder::decode_without_embeddings(const llama_batch & batch) {
 int32_t Decoder::decode_in_branches(const llama_batch & batch, const BatchPart & part) {
     const auto end = branch_ids_.end();
     std::for_each(branch_ids_.begin() + 1, end,
-                  [&](int32_t branch) { api_->llama_memory_seq_cp(memory_, part.sequence, branch, -1, -1); });
+                  [&](int32_t branch) { api_->llama_memory_seq_cp(memory_, part.seq_id, branch, -1, -1); });
     const int32_t code = decode_without_embeddings(batch);
     std::for_each(branch_ids_.begin() + 1, end,
                   [&](int32_t branch) { api_->llama_memory_seq_rm(memory_, branch, -1, -1); });
@@ -448,7 +448,7 @@ int32_t Decoder::decode_in_layers(const llama_batch & batch, const BatchPart * p
     int32_t code = 0;
     for (int32_t layer = first; layer <= last && code == 0; ++layer) {
         for (std::size_t k = 0; layer > first && k < num_parts; ++k) {
-            remove_behind(parts[k].sequence, parts[k].position);
+            remove_behind(parts[k].seq_id, parts[k].position);
         }
         hidden_.choose_layer(context_, layer);
         code = decode_without_embeddings(batch);

@@ -55,8 +55,6 @@ constexpr int32_t all_layers = -1;
 
 // What one sequence adds to a batch.
 struct BatchPart {
-    int32_t sequence = 0;              // its seq_id
-    std::size_t position = 0;          // of the first token
     const int32_t * tokens = nullptr;  // [count]
     std::size_t count = 0;
     std::size_t first_output = 0;        // logits are wanted from this token on
@@ -73,6 +71,8 @@ struct BatchPart {
     const std::vector<BesideRow> * beside = nullptr;
     // With several MTP layers: which one computes the batch, from 0, or all_layers. Equal in all parts of a batch.
     int32_t layer = 0;
+    int32_t seq_id = 0;
+    std::size_t position = 0;  // of the first token
 };
 
 // The input of a head that drafts several tokens in one decode: the last token of the text, then masks. The target's
@@ -125,7 +125,6 @@ public:
     std::size_t n_vocab() const { return n_vocab_; }
     bool is_eog(int32_t token) const;
 
-    // How the memory can go back.
     Rollback rollback() const { return rollback_; }
     bool is_recurrent() const { return rollback_ != Rollback::seq_rm && rollback_ != Rollback::sliding_window; }
     // How many tokens at the end of a batch a recurrent memory can forget without a copy; never the batch's first
@@ -156,7 +155,7 @@ public:
     // Floats of the hidden state of one token.
     std::size_t state_size() const { return state_size_; }
     // Appends the hidden states [count][state_size] of the last batch's tokens from number `first` on, if the batch
-    // kept them. Throws DecodeError if llama.cpp computes no tensors of these names.
+    // kept them. Throws DecodeError if llama.cpp does not show them.
     void copy_states(std::size_t first, std::size_t count, std::vector<float> & out) const;
 
     // Number of tokens decoded since this object was made.

@@ -35,7 +35,7 @@ PromptPart prefill_chunk(Decoding & decoding, Sequence & sequence, const std::ve
                          bool keeps_states) {
     const PromptPart part = next_prompt_part(decoding, sequence, history);
     if (part.count > 0) {
-        Sequence::Addition addition{&sequence, history.data() + sequence.tokens().size(), part.count, part.count};
+        Sequence::Addition addition{{history.data() + sequence.tokens().size(), part.count, part.count}, &sequence};
         addition.keeps_states = keeps_states;
         decoding.decode(addition);
     }

@@ -206,18 +206,10 @@ bool Sequence::is_behind(const Sequence & other, const std::vector<int32_t> & hi
 }
 
 BatchPart Sequence::part_of(const Addition & addition) const {
-    return {id_,
-            tokens_.size(),
-            addition.tokens,
-            addition.count,
-            addition.first_output,
-            addition.listed,
-            addition.features,
-            addition.states,
-            addition.keeps_states,
-            addition.num_injected,
-            addition.beside,
-            addition.layer};
+    BatchPart part = addition;
+    part.seq_id = id_;
+    part.position = tokens_.size();
+    return part;
 }
 
 void Sequence::added(const Addition & addition, std::size_t first_row, double seconds) {

@@ -67,19 +67,9 @@ public:
     bool plan(const std::vector<int32_t> & history);
     void drop_plan();
 
-    // Tokens to be decoded after those that a sequence holds, with logits for those from `first_output` on.
-    struct Addition {
+    // Tokens to be decoded after those that a sequence holds. Decoding them sets seq_id and position.
+    struct Addition : BatchPart {
         Sequence * sequence = nullptr;
-        const int32_t * tokens = nullptr;  // [count]
-        std::size_t count = 0;
-        std::size_t first_output = 0;
-        const TokenList * listed = nullptr;               // logits are wanted of these tokens only; null: of all
-        const float * features = nullptr;                 // for a head: see BatchPart
-        const float * states = nullptr;                   // for a head: see BatchPart
-        bool keeps_states = false;                        // copy_states() will be called
-        std::size_t num_injected = 0;                     // see BatchPart
-        const std::vector<BesideRow> * beside = nullptr;  // see BatchPart
-        int32_t layer = 0;                                // see BatchPart
     };
 
     // Decodes additions to several sequences of one decoder in one batch of at most n_batch tokens; each sequence may
@@ -93,11 +83,10 @@ public:
     // Number of tokens decoded since this object was made. The seconds spent in llama_decode and in copying states are
     // decode_seconds(): a batch of several sequences is split equally among them.
     std::size_t num_decoded() const { return num_decoded_; }
-    // Number of tokens that were borrowed.
     std::size_t num_borrowed() const { return num_borrowed_; }
     double decode_seconds() const { return decode_seconds_; }
 
-    // The counters that would be taken for a round's or a prompt's work when a paused text is decoded again.
+    // The counters that must not grow when a paused text is decoded again: this is no work of a round or a prompt.
     struct Effort {
         std::size_t num_borrowed;
         double decode_seconds;
@@ -139,7 +128,7 @@ private:
     std::uint64_t plan_turn_ = 0;  // number of the plan in its decoder; 0: no plan
     bool more_after_ = false;      // the cache may hold cells after tokens_
     std::size_t first_row_ = 0;    // the first row of its part in the last batch
-    Checkpoints prompt_;           // of prefixes of tokens_, as checkpoints_
+    Checkpoints prompt_;           // the state after the prompt; checkpoints_: after other prefixes of tokens_
     Checkpoints checkpoints_;
     std::size_t num_decoded_ = 0;
     std::size_t num_borrowed_ = 0;

@@ -97,7 +97,7 @@ FirstBytes::FirstBytes(const LlamaApi & api, const llama_vocab * vocab) {
     }
 }
 
-// These are not the tokens' pieces: at the beginning of a text the tokenizer omits a leading space.
+// Detokenizes, as llama_sampler_init_dry does: unlike a piece, the result may lack a leading space.
 TokenTexts::TokenTexts(const LlamaApi & api, const llama_vocab * vocab) {
     const int32_t count = api.llama_vocab_n_tokens(vocab);
     ends_.reserve(static_cast<std::size_t>(count));

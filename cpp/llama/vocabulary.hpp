@@ -12,7 +12,7 @@
 
 namespace specllama {
 
-// What a token adds to a text. special: if no text shows the token, its name.
+// What a token adds to a text. special: whether a token that no text shows gives its name instead of nothing.
 std::string piece_of(const LlamaApi & api, const llama_vocab * vocab, int32_t token, bool special);
 
 struct TokenPieces {
@@ -52,7 +52,7 @@ private:
     std::array<std::vector<int32_t>, end + 1> single_;  // tokens whose text is only this byte
 };
 
-// The texts of all tokens, as they are when they follow another token.
+// The texts of all tokens, as llama.cpp detokenizes each of them alone.
 class TokenTexts {
 public:
     TokenTexts(const LlamaApi & api, const llama_vocab * vocab);
@@ -75,7 +75,7 @@ struct VocabularyDifference {
 std::optional<VocabularyDifference> first_difference(const LlamaApi & api, const llama_vocab * target,
                                                      const llama_vocab * draft);
 
-// For each token of the target, the draft's token that has the same text and writes the same, at any id; -1 if there is
+// For each token of the target, the draft's token of the same name that writes the same text, at any id; -1 if there is
 // none. So a special token never matches text that spells it, and a byte never matches letters that name it.
 std::vector<int32_t> common_tokens(const LlamaApi & api, const llama_vocab * target, const llama_vocab * draft);
 

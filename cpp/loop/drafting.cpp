@@ -259,7 +259,7 @@ Drafting::Offer Drafting::forced(const DraftRequest & request, const Proposal & 
     return {};
 }
 
-// What can be drafted here without a decode. Where a drawing drafter draws all tokens, only tokens that must come.
+// Finds what can be drafted here without a decode. If a drawing drafter draws all tokens, only forced tokens count.
 std::vector<Drafting::Offer> Drafting::find(const DraftRequest & request, const Proposal & out, std::size_t most) {
     const bool draws_all = !paced_ && drawer_ != nullptr;
     most = draws_all ? 1 : paced_ ? std::min(most, pace_.reach()) : most;

@@ -1,5 +1,5 @@
-// Several drafters together: asks each of them for tokens, and drafts as many as pay (design sections 7 and 8). It does
-// not know which kinds of drafters there are.
+// Several drafters together: asks each of them for tokens, and drafts as many as pay. It does not know which kinds of
+// drafters there are.
 #pragma once
 
 #include <memory>
@@ -62,7 +62,7 @@ public:
     // offered. It may stop early, and it always stops after a token that ends a text.
     void propose(const DraftRequest & request, Proposal & out);
 
-    // As Drafter::beside() and Drafter::read_beside(). In a round, the first drafter that asks for rows gets them.
+    // Each calls the drafters' function of its name. In a round, only the first drafter that asks for rows gets them.
     std::vector<BesideRow> beside(std::size_t most);
     void read_beside(const std::vector<const float *> & logits, std::size_t n_vocab);
 

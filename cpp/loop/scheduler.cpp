@@ -379,7 +379,7 @@ bool Scheduler::try_restore(ScheduledText & text, Sequence & own, const std::vec
         }
         const std::size_t done = own.tokens().size();
         const std::size_t count = std::min(held.size() - done, chunk(text, own.decoder()));
-        if (!try_decode(text, {&own, held.data() + done, count, count})) {
+        if (!try_decode(text, {{held.data() + done, count, count}, &own})) {
             return false;
         }
     }
@@ -579,7 +579,7 @@ void Scheduler::resume_one() {
     done_.notify_all();
 }
 
-// Which wants to decode next. A draft's round comes first, so that the target's batch holds what all texts have
+// Chooses the wants to decode next. A draft's round comes first, so that the target's batch holds what all texts have
 // drafted. Then comes the want that has waited longest, so that every text has its turn. As many wants for the same
 // decoder and layer as fit go along, rounds before prompts.
 std::vector<Scheduler::Want *> Scheduler::next_group() {

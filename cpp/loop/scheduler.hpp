@@ -136,7 +136,7 @@ private:
     std::size_t num_working_ = 0;
     std::size_t num_served_ = 0;  // groups decoded so far
     double idle_since_ = 0.0;     // since when a text waits while others are at work
-    // Is also read while a decode holds the memory's mutex. mutex_ must not be locked then, so this is atomic.
+    // Atomic, because it is also read while a decode holds the memory's mutex, and mutex_ must not be locked then.
     std::atomic<bool> closed_{false};
     std::function<void()> poll_;
     Counters counters_;

@@ -303,7 +303,7 @@ void Speculator::settle() {
     counters_.prompt_seconds += own().decode_seconds() - before;
 }
 
-// The design's rule for a fixed gamma: as many as were asked for, within max_tokens and the room in both contexts.
+// How many tokens to draft at most: as many as were asked for, within max_tokens and the room in both contexts.
 std::size_t Speculator::choose_gamma(std::size_t max_tokens) const {
     if (!drafts() || history_.size() >= own().decoder().n_ctx()) {
         return 0;

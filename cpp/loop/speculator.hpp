@@ -60,8 +60,8 @@ public:
     // the first round: a step() of one token decodes it together with the last token.
     bool prefill();
 
-    // Runs one round of at most max_tokens >= 1 tokens. A logits processor is called only for tokens that are wanted,
-    // so with one this returns one token of the round. The round stays open, and the next call goes on with it.
+    // Runs one round of at most max_tokens >= 1 tokens. With a logits processor, a rule that decides in steps gives one
+    // token in each call, because the processor is called only for wanted tokens. The round stays open meanwhile.
     const Round & step(std::size_t max_tokens);
     bool round_is_open() const { return round_.is_open; }
 

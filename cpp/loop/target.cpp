@@ -35,8 +35,8 @@ std::optional<std::size_t> Target::prefill(const std::vector<int32_t> & history,
     if (left <= num_carried_) {
         return std::nullopt;
     }
-    // A recurrent memory is copied without pending, so that the same prompt can follow. In a shared decoder, a part of
-    // a prompt is scheduled otherwise than a round.
+    // A recurrent memory is copied before it holds `pending`, because the same prompt may come again. In a shared
+    // decoder, parts of a prompt and rounds are scheduled differently.
     const bool can_wait = !decoder().is_recurrent() && !decoder().is_shared();
     if (leaves_end && can_wait && left < decoding_.chunk(decoder())) {
         carry(left, true);
@@ -81,7 +81,7 @@ double Target::decode(const std::vector<int32_t> & history, const std::vector<in
     if (draft.size() > decoder().num_snapshots()) {
         sequence_->save(1);
     }
-    Sequence::Addition batch{sequence_.get(), tokens_.data(), tokens_.size(), first_row_};
+    Sequence::Addition batch{{tokens_.data(), tokens_.size(), first_row_}, sequence_.get()};
     batch.keeps_states = keeps_states_;
     batch.beside = &beside;
     decoding_.decode(batch);

@@ -23,7 +23,7 @@ struct Allowance {
 };
 
 // Returns the allowed candidates among n logits, best first: the best top_k of them (1 at temperature 0, all for
-// top_k <= 0). There may be fewer, where top-p and min-p leave the same of those. The constraint is asked about the
+// top_k <= 0). There may be fewer, if top-p and min-p would remove the others anyway. The constraint is asked about the
 // best candidates first, and about no more than necessary.
 std::vector<Candidate> select_allowed(const Allowance & allowance, const SamplerParams & params, const float * logits,
                                       std::size_t n);

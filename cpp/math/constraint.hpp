@@ -31,8 +31,8 @@ public:
     // Sets the function that is called from now on; null: none.
     virtual void ask(const Poll * /*poll*/) {}
 
-    // If only one text may come next (and the end of the text may not), a token with as much of it as one token can
-    // have.
+    // If only one text may come next, and the generated text may not end here, returns the token that covers the most
+    // of it; else nothing.
     struct Forced {
         int32_t token;
         bool alone;  // no other token may come next; if false, there are other tokens that begin the same text

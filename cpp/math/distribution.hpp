@@ -23,7 +23,6 @@ struct Distribution {
 
     // The probability of one token; 0 for an id that is not there.
     double of(int32_t token) const;
-    // The most probable token.
     int32_t argmax() const;
     // The token that inverse-CDF sampling draws for u in [0, 1).
     int32_t sample(double u) const;

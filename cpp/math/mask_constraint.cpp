@@ -69,7 +69,7 @@ std::optional<Constraint::Forced> MaskConstraint::forced(const std::int32_t * re
 
 const MaskConstraint::Mask & MaskConstraint::after(const std::int32_t * recent, std::size_t n_recent) {
     const auto [known, given] = std::mismatch(steps_.begin(), steps_.end(), recent, recent + n_recent);
-    // Where `recent` is a part of the known way, the masks further on are kept: they may be asked for again.
+    // If `recent` is a beginning of steps_, the later masks are kept: they may be asked for again.
     if (given != recent + n_recent) {
         const auto common = static_cast<std::size_t>(known - steps_.begin());
         masks_.erase(masks_.upper_bound(common), masks_.end());

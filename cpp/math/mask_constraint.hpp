@@ -38,7 +38,7 @@ private:
     std::vector<std::int32_t> ends_;
     Source source_;
     std::vector<std::int32_t> steps_;    // the tokens of the longest text that masks_ belongs to
-    std::map<std::size_t, Mask> masks_;  // by the number of steps before it: draft and target ask for the same
+    std::map<std::size_t, Mask> masks_;  // by the number of tokens before; kept, because draft and target ask for each
 };
 
 }  // namespace specllama

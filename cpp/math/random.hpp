@@ -38,8 +38,6 @@ public:
     // -log(uniform): a variable with the distribution Exp(1). -log of it is a Gumbel variable.
     double exponential(std::uint64_t token) const { return -std::log(uniform(token)); }
 
-    double gumbel(std::uint64_t token) const { return -std::log(exponential(token)); }
-
     // No draw of exponential() is smaller: -log(1 - e) >= e for the smallest distance e of uniform() from 1.
     static constexpr double smallest_exponential = 0x1p-53;
 

@@ -110,7 +110,7 @@ void distribute(const SamplerParams & params, const float * logits, std::size_t 
     }
 }
 
-// As distribute(), over the tokens that the constraint allows.
+// Does what distribute() does, but only with the tokens that the constraint allows.
 void distribute_allowed(const SamplerParams & params, const Allowance & allowance, const float * logits,
                         std::size_t n_vocab, Distribution & out) {
     const bool all_count = params.temperature < 0.0F || !params.truncates() || params.has_sigma() ||
@@ -170,7 +170,7 @@ void SamplerChain::apply(const TokenList & listed, float * logits, std::size_t n
     name_tokens(listed, out);
 }
 
-// `out.ids` are indices of the logits afterwards, not token ids.
+// Afterwards `out.ids` are indices of `logits`, not token ids.
 void SamplerChain::apply_to(const TokenList * listed, float * logits, std::size_t n, const int32_t * recent,
                             std::size_t n_recent, Distribution & out) const {
     LogitPatch patch(listed, logits, n);

@@ -5,15 +5,6 @@
 
 namespace specllama {
 
-void SequenceBreakers::add(int32_t first, std::vector<int32_t> rest) {
-    auto & known = rests_[first];
-    Rests rests = known ? *known : Rests();
-    if (std::find(rests.begin(), rests.end(), rest) == rests.end()) {
-        rests.push_back(std::move(rest));
-    }
-    known = std::make_shared<const Rests>(std::move(rests));
-}
-
 std::size_t SequenceBreakers::num_behind(const std::vector<int32_t> & backwards) const {
     for (std::size_t i = 0; i < backwards.size(); ++i) {
         const auto found = rests_.find(backwards[i]);

@@ -14,10 +14,7 @@ class SequenceBreakers {
 public:
     using Rests = std::vector<std::vector<int32_t>>;
 
-    // Adds a breaker: the token `first`, followed by `rest`, which may be empty. Adding one twice changes nothing.
-    void add(int32_t first, std::vector<int32_t> rest);
-
-    // Sets all breakers that begin with `first`: each is followed by one of `rests`.
+    // Sets all breakers that begin with `first`: each is followed by one of `rests`, which may be empty.
     void put(int32_t first, std::shared_ptr<const Rests> rests) { rests_[first] = std::move(rests); }
 
     // The number of tokens after the last breaker of a text, which is given with its last token first. If the text has

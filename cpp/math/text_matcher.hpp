@@ -20,7 +20,7 @@ public:
 
     struct Match {
         std::uint64_t contained = 0;  // the texts that occur in the word, a bit for each
-        std::size_t end = 0;  // the state after the word; words with one state end with the same beginnings of texts
+        std::size_t end = 0;  // the state after the word; words with equal states end with equal beginnings of texts
         friend bool operator<(const Match & a, const Match & b) {
             return std::pair(a.end, a.contained) < std::pair(b.end, b.contained);
         }

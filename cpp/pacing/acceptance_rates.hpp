@@ -91,7 +91,7 @@ public:
     std::size_t start() const { return start_; }
     // The rate of all its drawn tokens.
     const Rate & any() const { return any_; }
-    // The drafter has not drafted for a while.
+    // Weights the observations by `factor`, because the drafter has not drafted for a while.
     void forget(double factor) { any_.fade(factor); }
 
 private:

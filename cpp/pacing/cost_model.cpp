@@ -47,11 +47,11 @@ void CostModel::distrust_level() {
     distrusted_ = log_level_;
 }
 
-// Takes an observation for finding the level, as long as that is to be found. Returns whether it was taken. What these
-// batches say of their own sizes is used once the level is known.
+// Keeps an observation to find the level, while the level is not known. Returns whether it was kept. Once the level is
+// known, learn() gets the observations that were kept.
 bool CostModel::takes_level(const Observation & observation) {
     const bool is_between = !sizes_.empty() && observation.n >= sizes_.begin()->first &&
-                            observation.n <= sizes_.rbegin()->first;  // else it is a guess
+                            observation.n <= sizes_.rbegin()->first;  // outside, log_shape() would be a guess
     if (num_since_ >= settled_ || !is_between) {
         return false;
     }

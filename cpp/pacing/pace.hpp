@@ -6,7 +6,7 @@
 // draft that does not pay is not made; and rho is at most what the next rounds may earn.
 //
 // Decisions are made before a token is drawn, from costs, earlier outcomes and the tokens drafted so far. So they
-// cannot change what is sampled (design section 8).
+// cannot change what is sampled.
 #pragma once
 
 #include <algorithm>
@@ -112,8 +112,8 @@ public:
     }
 
     // Decides for each drawer whether it should decode its `missing` tokens, so that it can draw in a text of at most
-    // max_tokens, with drafts of at most `most` tokens. It should if it is likely to save that time, also beside a
-    // better drawer that does so. Entries of `pay` that are false stay false.
+    // max_tokens, with drafts of at most `most` tokens. It should if it is likely to save that time, even if a better
+    // drawer decodes its tokens, too. Entries of `pay` that are false stay false.
     void weigh_prompts(const std::vector<std::size_t> & missing, std::size_t most, std::size_t max_tokens,
                        std::vector<bool> & pay);
 
@@ -213,7 +213,7 @@ private:
     bool exploring_ = false;       // the drawer may draft although it may not pay
     bool measures_ = false;        // the drawer draws one token, to see what that costs
     std::size_t num_drawn_ = 0;    // how many tokens were drawn
-    Idle idle_ = Idle::measuring;  // why nothing is drafted, if that is so
+    Idle idle_ = Idle::measuring;  // the reason, if this round drafts nothing
     double survival_ = 1.0;        // the probability that all tokens drafted so far are accepted
     std::vector<Expectation> tokens_;
 

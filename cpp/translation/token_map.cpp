@@ -1,4 +1,4 @@
-// A draft's tokens, and its target's.
+// Maps a draft's tokens to its target's.
 #include "translation/token_map.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Which tokens of a draft's vocabulary stand for which of its target's, where the two are not the same. Knows neither
-// llama.cpp nor Python.
+// Maps the tokens of a draft's vocabulary to its target's, if the two vocabularies differ. Knows neither llama.cpp nor
+// Python.
 #pragma once
 
 #include <cstddef>
@@ -10,21 +10,21 @@
 
 namespace specllama {
 
-// A draft's logits as those of the target's tokens [num_target]; minus infinity for what it cannot draft. drafted
-// [tokens of the draft]: which of the target's each of them drafts; -1: none. listed: the logits of these alone were
-// computed; null: of all. Returns how many there are.
+// Writes a draft's logits to out [num_target], by the target's tokens. A token that cannot be drafted gets minus
+// infinity. drafted: for each token of the draft, the target's token that it drafts; -1: none. listed: the draft's
+// tokens whose logits were computed; null: all. Returns how many tokens can be drafted.
 std::size_t spread(const std::vector<int32_t> & drafted, std::size_t num_target, const float * logits,
                    const TokenList * listed, std::vector<float> & out);
 
 class TokenMap {
 public:
-    // read [tokens of the target]: what the draft reads in the place of each. drafted [tokens of the draft]: which of
-    // the target's each of them drafts; -1: none. Throws std::invalid_argument where one is no token.
+    // read: for each token of the target, the token that the draft reads in its place. drafted: see spread() above.
+    // Throws std::invalid_argument for an entry that is no token.
     TokenMap(std::vector<int32_t> read, std::vector<int32_t> drafted);
 
-    // What is no token (in its place stands an image, say) stays as it is.
+    // The draft's token for a token of the target. A number below 0, as for a part of an image, stays as it is.
     int32_t read(int32_t token) const { return token < 0 ? token : read_[static_cast<std::size_t>(token)]; }
-    // Whether all that can be drafted has one id in both, so that logits can be taken as they are.
+    // Whether all tokens that can be drafted have equal ids in both vocabularies, so that logits need no mapping.
     bool keeps_ids() const { return keeps_ids_; }
     std::size_t spread(const float * logits, const TokenList * listed, std::vector<float> & out) const {
         return specllama::spread(drafted_, read_.size(), logits, listed, out);

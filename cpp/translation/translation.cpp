@@ -12,11 +12,11 @@ namespace specllama {
 
 namespace {
 
-// Bytes of a part. A word that begins behind the least of them begins another one; without words it ends behind the
-// most of them. So few fit the tokenizer's stack whatever they are.
+// Bytes of a part. After least_part bytes, the next word begins a new part. If no word comes, the part ends before it
+// has more than most_part bytes. Texts of this length fit the tokenizer's stack, whatever they contain.
 constexpr std::size_t least_part = 64;
 constexpr std::size_t most_part = 96;
-constexpr std::size_t longest_part = 144;  // where there is no whole character to end behind
+constexpr std::size_t longest_part = 144;  // the limit if the part would end within a character
 
 bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U; }
 bool is_letter(char byte) {
@@ -25,7 +25,7 @@ bool is_letter(char byte) {
 }
 bool is_printed(char byte) { return ' ' < byte && byte < 0x7F; }
 
-// The bytes of the character that a text begins with; 0: it begins with none, or with a part of one.
+// The number of bytes of the character that a text begins with; 0 if it does not begin with a whole character.
 std::size_t character(std::string_view text) {
     const auto lead = static_cast<unsigned char>(text[0]);
     const std::size_t size = lead < 0x80U   ? 1
@@ -57,7 +57,7 @@ bool ends_within_character(std::string_view text) {
            character(text.substr(text.size() - back)) != back;
 }
 
-// Whether a word begins with `piece`, as every tokenizer has it: it cuts there, whatever comes before and after.
+// Whether `piece` begins a word. Every tokenizer cuts a text there, whatever comes before and after.
 bool begins_word(std::string_view before, std::string_view piece) {
     return piece.size() > 1 && piece[0] == ' ' && is_letter(piece[1]) && is_printed(before.back());
 }
@@ -71,7 +71,7 @@ bool begins_part(std::string_view before, std::string_view piece) {
            (size > longest_part || (!is_continuation(piece[0]) && !ends_within_character(before)));
 }
 
-// Which token stands for a text that several have: words before bytes, then the first one.
+// The token that stands for a text. If several tokens have this text, it is the first that is no byte, else the first.
 struct Named {
     int32_t token;
     bool is_byte;
@@ -79,9 +79,9 @@ struct Named {
 using Texts = std::unordered_map<std::string, Named>;
 
 struct Words {
-    std::vector<std::string> pieces;  // of each token; empty: not of text
+    std::vector<std::string> pieces;  // by token; empty if the token is not of text
     Texts texts;
-    std::unordered_map<std::string, int32_t> names;  // of those that are not of text
+    std::unordered_map<std::string, int32_t> names;  // the tokens that are not of text, by name
 
     Words(const LlamaApi & api, const llama_vocab * vocab) {
         for (TokenWord & word : token_words(api, vocab)) {
@@ -212,7 +212,7 @@ void Translation::tokenize(std::string_view text, bool as_beginning, std::vector
     end_run();
 }
 
-// What the vocabulary cannot write is left out, and all else read.
+// Leaves out only the characters that the draft's vocabulary cannot write.
 void Translation::tokenize_characters(const std::string & text, bool as_beginning, std::vector<int32_t> & out) const {
     if (tokenize_run(text, as_beginning, out)) {
         return;
@@ -230,8 +230,9 @@ void Translation::tokenize_characters(const std::string & text, bool as_beginnin
     }
 }
 
-// False: it cannot be tokenized, and nothing was added. A tokenizer that puts a space before each text puts it before
-// the end of a line here, and both are dropped.
+// Returns false, and adds nothing, if the text cannot be tokenized. If a tokenizer puts a space before each text, this
+// function puts a line end before the text. The space comes before the line end then, and the tokens of both are
+// dropped.
 bool Translation::tokenize_run(const std::string & text, bool as_beginning, std::vector<int32_t> & out) const {
     const bool is_guarded = !as_beginning && !guard_.empty();
     std::vector<int32_t> found;

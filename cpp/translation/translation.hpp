@@ -1,4 +1,4 @@
-// How a draft of another tokenizer reads its target's text, and which of its tokens the target has, too.
+// How a draft with another tokenizer reads its target's text, and which of its tokens the target has, too.
 //
 // TLI (Timor et al., "Accelerating LLM Inference with Lossless Speculative Decoding Algorithms for Heterogeneous
 // Vocabularies", ICML 2025, arXiv 2502.05202, algorithm 4): the draft's distribution is restricted to the tokens whose
@@ -18,41 +18,42 @@
 
 namespace specllama {
 
-// What stays the same for all texts of a target and its draft. A token is of text if it writes something and ends no
-// text. No other one is ever drafted; the draft reads its own token of the same name or role in its place, or nothing:
-// its name is no text.
+// What all texts of a target and its draft share. A token is called `of text` if it writes something and does not end a
+// text. Only such tokens are drafted. In place of any other token of the target, the draft reads its own token of the
+// same name or role, or nothing.
 class Translation {
 public:
-    // roles: tokens of the target, and the draft's for the same. opening: what the draft's texts begin with; -1:
-    // nothing. The vocabularies must have names for their tokens.
+    // roles: tokens of the target, each with the draft's token of the same role. opening: the token that the draft's
+    // texts begin with; -1: none. The vocabularies must have names for their tokens.
     Translation(const LlamaApi & api, const llama_vocab * target, const llama_vocab * draft,
                 const std::vector<std::pair<int32_t, int32_t>> & roles, int32_t opening);
 
-    // For each of the draft's tokens the target's with its text; -1: there is none. No two have the same.
+    // For each token of the draft, the target's token with its text; -1: there is none. Each occurs at most once.
     const std::vector<int32_t> & drafted() const { return drafted_; }
-    // Texts that tokens of the target have, how many of them the draft has a token for, and how many texts its have.
+    // How many different texts the target's tokens have, how many of these texts the draft's tokens have, too, and how
+    // many different texts the draft's tokens have.
     std::size_t num_of_text() const { return num_of_text_; }
     std::size_t num_common() const { return num_common_; }
     std::size_t num_of_draft() const { return num_of_draft_; }
     std::size_t num_target_tokens() const { return read_.size(); }
     int32_t opening() const { return opening_; }
-    // Whether the target's texts begin with a space of its tokenizer's.
+    // Whether the target's tokenizer puts a space before each text.
     bool target_adds_space() const { return target_adds_space_; }
 
-    // What the target's token writes; nothing of one that is not of text.
+    // What a token of the target writes; empty if it is not of text.
     std::string_view piece(int32_t token) const;
-    // What the draft reads in place of a token that is not of text; -1: nothing.
+    // The token that the draft reads in place of a token that is not of text; -1: nothing.
     int32_t special(int32_t token) const;
-    // The draft's tokens of what is behind a text, appended. as_beginning: it is the text's beginning. What the draft
-    // cannot write is left out, and half a character is its bytes, where the draft has tokens for them.
+    // Appends the draft's tokens of a text. as_beginning: whether nothing comes before this text. What the draft cannot
+    // write is left out. A part of a character becomes the draft's tokens of its bytes, if there are any.
     void tokenize(std::string_view text, bool as_beginning, std::vector<int32_t> & out) const;
-    // One token of the target's behind a text whose other tokens are not read again.
+    // Appends the draft's tokens of one token of the target, which follows a text that was read before.
     void read_alone(int32_t token, std::vector<int32_t> & out) const;
 
 private:
-    // In read_: else the draft's token with the same text, or of the same role.
-    static constexpr int32_t by_text = -1;  // of text, which the draft has no token for
-    static constexpr int32_t nothing = -2;  // not of text
+    // Entries of read_ that are not the draft's token with the same text:
+    static constexpr int32_t by_text = -1;  // the token is of text, but the draft has no token with this text
+    static constexpr int32_t nothing = -2;  // the token is not of text
 
     void tokenize_characters(const std::string & text, bool as_beginning, std::vector<int32_t> & out) const;
     bool tokenize_run(const std::string & text, bool as_beginning, std::vector<int32_t> & out) const;
@@ -62,10 +63,10 @@ private:
     std::vector<int32_t> drafted_;
     std::vector<int32_t> read_;
     std::vector<int32_t> specials_;  // [tokens of the target]: see special()
-    std::string pieces_;             // the target's, one after the other
-    std::vector<std::size_t> ends_;  // of each token's in `pieces_`
+    std::string pieces_;             // what the target's tokens write, one after the other
+    std::vector<std::size_t> ends_;  // where each token's piece ends in `pieces_`
     std::vector<int32_t> bytes_;     // [256]: the draft's tokens of one byte; -1: it has none
-    std::vector<int32_t> guard_;     // its tokens of a line's end, where it puts a space before each text
+    std::vector<int32_t> guard_;     // the draft's tokens of "\n", if it puts a space before each text; else empty
     bool target_adds_space_ = false;
     int32_t opening_ = -1;
     std::size_t num_of_text_ = 0;
@@ -73,26 +74,26 @@ private:
     std::size_t num_common_ = 0;
 };
 
-// One text as the draft reads it. It is tokenized in parts, each of which is long enough to be cut as the whole would
-// be, and which begin at words where there are some. Where they begin depends on the target's tokens up to there alone:
-// what is read of a text does not depend on what was read before.
+// One text as the draft reads it. The text is tokenized in parts. Each is long enough to be cut as the whole text would
+// be, and begins at a word if possible. Where it begins depends only on the target's tokens up to there: what is read
+// of a text does not depend on what was read before.
 class Retold {
 public:
     explicit Retold(const Translation & translation) : translation_(translation) {}
 
-    // The draft's tokens of a text: never none. Only the part that changed is tokenized.
+    // Returns the draft's tokens of a text, at least one. Only the parts that changed are tokenized.
     const std::vector<int32_t> & read(const std::vector<int32_t> & text);
-    // What the last read() gave.
+    // What the last read() returned.
     const std::vector<int32_t> & own() const { return own_; }
-    // So many of them were not touched by the last read().
+    // How many of these tokens, from the first on, the last read() did not change.
     std::size_t num_unchanged() const { return num_unchanged_; }
     // Bytes that were tokenized since the beginning.
     std::size_t num_tokenized() const { return num_tokenized_; }
 
 private:
     struct Part {
-        std::size_t first;      // of the target's tokens
-        std::size_t own_first;  // of the draft's
+        std::size_t first;      // index of its first token of the target
+        std::size_t own_first;  // index of its first token of the draft
     };
 
     void begin_part(std::size_t first);
@@ -102,7 +103,7 @@ private:
     std::vector<int32_t> text_;
     std::vector<int32_t> own_;
     std::vector<Part> parts_;
-    std::string open_;  // what the last part writes
+    std::string open_;  // the text of the last part, while it is not tokenized yet
     std::size_t num_unchanged_ = 0;
     std::size_t num_tokenized_ = 0;
 };

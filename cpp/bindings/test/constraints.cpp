@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <limits>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <vector>
@@ -41,12 +42,16 @@ private:
 
 // Makes breakers of token sequences. Each has at least one token.
 std::shared_ptr<SequenceBreakers> make_breakers(const std::vector<std::vector<int32_t>> & sequences) {
-    auto breakers = std::make_shared<SequenceBreakers>();
+    std::map<int32_t, SequenceBreakers::Rests> rests;  // by the first token
     for (const std::vector<int32_t> & sequence : sequences) {
         if (sequence.empty()) {
             throw std::invalid_argument("a sequence breaker has no tokens");
         }
-        breakers->add(sequence.front(), {sequence.begin() + 1, sequence.end()});
+        rests[sequence.front()].emplace_back(sequence.begin() + 1, sequence.end());
+    }
+    auto breakers = std::make_shared<SequenceBreakers>();
+    for (const auto & [first, all] : rests) {
+        breakers->put(first, std::make_shared<const SequenceBreakers::Rests>(all));
     }
     return breakers;
 }

@@ -26,7 +26,7 @@ void decode_together(const std::vector<Part> & parts) {
     std::vector<Sequence::Addition> additions;
     additions.reserve(parts.size());
     for (const Part & part : parts) {
-        additions.push_back({part.sequence.get(), part.tokens.data(), part.tokens.size(), part.first_output});
+        additions.push_back({{part.tokens.data(), part.tokens.size(), part.first_output}, part.sequence.get()});
     }
     const Decoder::Use in_use(parts.at(0).sequence->decoder());
     Sequence::decode_together(additions.data(), additions.size());

@@ -1,6 +1,8 @@
 // Random numbers, and tokens that are drawn with them.
 #include "math/random.hpp"
 
+#include <cmath>
+
 #include "bindings/test/parts.hpp"
 #include "math/distribution.hpp"
 
@@ -18,7 +20,7 @@ void bind_noise_for_tests(py::module_ & module) {
     module.def(
         "gumbel",
         [](std::uint64_t seed, std::uint64_t position, std::uint64_t token) {
-            return Noise(seed, Stream::gumbel, position).gumbel(token);
+            return -std::log(Noise(seed, Stream::gumbel, position).exponential(token));
         },
         py::arg("seed"), py::arg("position"), py::arg("token"));
     module.def("overlap", &overlap, py::arg("p"), py::arg("q"));

@@ -3,12 +3,14 @@
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "bindings/instruction_sets.hpp"
 #include "bindings/python_calls.hpp"
 #include "bindings/test/parts.hpp"
 #include "kernels/block.hpp"
 #include "kernels/matrix_product.hpp"
+#include "kernels/pack.hpp"
 
 namespace py = pybind11;
 
@@ -47,7 +49,10 @@ Columns multiply_quantized(const Bytes & weights, const std::string & type_name,
     check_shape(weights, type, x.shape(1));
     Columns out({x.shape(0), weights.shape(0)});
     const GilReleased released;
-    kernels::multiply_matrix(set, type, weights.data(), weights.shape(0), x.data(), x.shape(0), x.shape(1),
+    std::vector<uint8_t> panels(kernels::packed_bytes(type, weights.shape(0), x.shape(1)));
+    kernels::pack(type, weights.data(), weights.shape(0), x.shape(1), 0, kernels::num_panels(weights.shape(0)),
+                  panels.data());
+    kernels::multiply_packed(set, type, panels.data(), weights.shape(0), x.data(), x.shape(0), x.shape(1),
                              out.mutable_data());
     return out;
 }
