@@ -47,7 +47,7 @@ test: $(VENV)/.test ## Run the tests that take minutes (PYTEST_ARGS="-k name" ch
 
 test-all: $(VENV)/.test-all ## Run all tests, and some of them again with as many threads as there are
 	$(RUN) $(PYTEST) $(PYTEST_ARGS)
-	$(if $(PYTEST_ARGS),,$(RUN) pytest $(THREADED:%=tests/test_%.py))
+	$(if $(PYTEST_ARGS),,$(RUN) pytest $(THREADED:%=tests/*/test_%.py))
 
 docs: $(VENV)/.docs ## Build the documentation into build/site; broken links are errors
 	$(RUN) NO_MKDOCS_2_WARNING=1 mkdocs build --strict

@@ -8,7 +8,6 @@ square, where 1 is the size of a result.
 
 from __future__ import annotations
 
-import argparse
 import array
 import functools
 
@@ -26,26 +25,26 @@ from specllama.backend.kernels import offer_to
 
 INPUTS, OUTPUTS = 2048, 256
 COLUMNS = (1, 8)
-OUTLIERS = 8  # of the inputs have 20 times the size of the others, as in the layers of a language model
+OUTLIERS = 8  # so many inputs are 20 times as large as all others, as in the layers of a language model
 REPACKED = "CPU_REPACK"  # llama.cpp's own buffer type for weights that it brings into another order
 
 Matrix = npt.NDArray[np.float64]
 
 
 def activations(rng: np.random.Generator) -> npt.NDArray[np.float32]:
-    """[columns, inputs], with a few inputs that are larger in all columns."""
+    """Random activations [columns, inputs]. A few inputs are larger in all columns."""
     found = rng.normal(size=(max(COLUMNS), INPUTS))
     found[:, rng.choice(INPUTS, OUTLIERS, replace=False)] *= 20
     return found.astype(np.float32)
 
 
 def error(found: Matrix, exact: Matrix) -> float:
-    """Of a product, where 1 is the size of a result."""
+    """The error of a product, where 1 is the size of a result."""
     return float(np.sqrt(np.mean((found - exact) ** 2) / np.mean(exact**2)))
 
 
 def errors(products: Products, kind: str, buffer_type: int | None, inputs: npt.NDArray[np.float32]) -> list[float]:
-    """For each number of columns; empty if the buffer type does not take such weights."""
+    """The error for each number of columns; empty if the buffer type does not take such weights."""
     number = int(gguf.GGMLQuantizationType[kind])
     rows = np.frombuffer(products.quantized(number), np.uint8).reshape(OUTPUTS, -1)
     weights = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[kind]).astype(np.float64)
@@ -69,8 +68,7 @@ def apart(products: Products, kind: str, buffer_type: int) -> float:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
+    parser = recorded.parser(__doc__)
     given = parser.parse_args()
     rng = np.random.default_rng(1)
     weights, inputs = rng.normal(size=(OUTPUTS, INPUTS)).astype(np.float32), activations(rng)

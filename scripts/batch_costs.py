@@ -27,7 +27,7 @@ Samples = dict[int, list[float]]
 
 
 def turn(llm: specllama.Llama, tokens: np.ndarray, behind: int, batches: Samples, prompts: Samples) -> None:
-    """One decode of each size."""
+    """Decode each size once, and add the seconds to the samples."""
     with llm.engine.direct() as direct:
         for n in prompts:
             direct.clear()
@@ -39,13 +39,12 @@ def turn(llm: specllama.Llama, tokens: np.ndarray, behind: int, batches: Samples
 
 def main() -> None:
     """Print a row for each size."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__)
     parser.add_argument("model")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--behind", type=int, default=128, help="tokens before a batch")
     parser.add_argument("--flash-attn", action=argparse.BooleanOptionalAction, help="as a Llama has it by itself")
     parser.add_argument("--cache", choices=CACHES, default="F16", help="type of the KV cache, default F16")
-    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
     n = default_threads()
     size = max(*PROMPTS, given.behind + max(SIZES))
@@ -59,7 +58,7 @@ def main() -> None:
     for repeat in range(given.repeats + 1):
         for way, llm in models.items():
             turn(llm, tokens, given.behind, batches[way], prompts[way])
-            if repeat == 0:  # which warms up
+            if repeat == 0:  # the first turn only warms up
                 for samples in (*batches[way].values(), *prompts[way].values()):
                     samples.clear()
     for way, samples in batches.items():

@@ -5,15 +5,13 @@ use the machine: it measures T(n) first. Then it takes the target's greedy texts
 proposed at each of their places. From these and T(n) alone it computes two speedups over plain decoding:
 
 - The ceiling: no token is drafted that will be rejected, each round has the best length, and what can be looked up
-  costs nothing (dynamic programming over the text). No way of choosing can do better with these
-  drafters.
+  costs nothing (dynamic programming over the text). No way of choosing can do better with these drafters.
 - The best fixed setting of each category, which is known only afterwards: the model with 1 to 8 tokens, or lookup with
   up to 15.
 """
 
 from __future__ import annotations
 
-import argparse
 import collections
 import dataclasses
 import inspect
@@ -25,6 +23,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 import recorded
+from record_traces import looked_up
 
 import specllama
 from specllama import _core_test as _test
@@ -52,18 +51,13 @@ class Trace:
 
     @classmethod
     def of(cls, prompt: Prompt, tokens: Sequence[int], text: list[int], model: list[int]) -> Trace:
-        """The same with its lookups."""
+        """Make a trace, which adds the lookups."""
         index = _test.SuffixIndex()
         known = list(tokens)
         index.append(np.array(known, np.int32))
         lookups = []
         for token in text:
-            match = index.longest()
-            at, length = match.next, match.length
-            found: list[int] = []
-            while length and len(found) < MOST:  # past the end of the text: with what was just looked up
-                found.append((known + found)[at + len(found)])
-            lookups.append(found)
+            lookups.append(looked_up(known, index.longest(), MOST))
             known.append(token)
             index.append(np.array([token], np.int32))
         return cls(prompt.category, text, model, lookups)
@@ -116,7 +110,7 @@ def fixed(trace: Trace, target: Cost, draft: Cost, drafter: str, most: int) -> f
     place, seconds, missing = 0, 0.0, 1
     while place < len(trace.text):
         room = min(most, len(trace.text) - place - 1)
-        if drafter == "model":  # as long as it is right, its next guess is the one for the next place of the text
+        if drafter == "model":  # while the model is right, its next guess is that of the next place
             drafted = trace.model[place : place + room]
             seconds += draft(missing) * (room > 0) + draft(1) * max(0, room - 1)
         else:
@@ -124,13 +118,13 @@ def fixed(trace: Trace, target: Cost, draft: Cost, drafter: str, most: int) -> f
         wrong = (n for n, token in enumerate(drafted) if token != trace.text[place + n])
         accepted = next(wrong, len(drafted))
         seconds += target(len(drafted) + 1)
-        missing = 2 if accepted == len(drafted) else 1  # it has not seen its own last token, if that stays
+        missing = 2 if accepted == len(drafted) else 1  # the model has not read its last token, if that was accepted
         place += accepted + 1
     return len(trace.text) * target(1) / seconds
 
 
 def summary(traces: list[Trace], target: Cost, draft: Cost) -> list[dict[str, Any]]:
-    """What there is to gain in each category, and in all."""
+    """The mean ceiling and the best fixed setting, for each category and for all texts."""
     kinds = collections.defaultdict(list)
     for trace in traces:
         kinds[trace.category].append(trace)
@@ -148,14 +142,13 @@ def summary(traces: list[Trace], target: Cost, draft: Cost) -> list[dict[str, An
 
 def main() -> None:
     """Print T(n) and the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__)
     parser.add_argument("target")
     parser.add_argument("draft")
     parser.add_argument("--prompts", type=Path, action="append", default=[], help="as for specllama bench")
     parser.add_argument("--limit", type=int, default=1, help="prompts of each category, default 1")
     parser.add_argument("-n", "--max-tokens", type=int, default=128)
     parser.add_argument("--kernels", default="auto")
-    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
     prompts = [prompt for path in given.prompts for prompt in read_prompts(path)[0]] or builtin_prompts()
     chosen = limited(prompts, given.limit)

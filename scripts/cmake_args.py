@@ -40,7 +40,7 @@ void configure() {{
 
 
 def drops_tiles(compiler: Sequence[str]) -> bool:
-    """Whether a C++ compiler drops what the tiles' configuration is filled with. One without AMX does not."""
+    """Whether a C++ compiler drops the stores that fill the tiles' configuration. False for one without AMX."""
     options = ["-std=c++17", "-O3", "-mamx-tile", "-mavx512f", "-x", "c++", "-S", "-o", "-", "-"]
     try:
         done = subprocess.run([*compiler, *options], input=PROGRAM, capture_output=True, text=True, check=False)
@@ -94,10 +94,10 @@ def joined(arguments: Sequence[str]) -> list[str]:
 
 
 def without_amx(arguments: Sequence[str], language: str, environment: Mapping[str, str]) -> list[str]:
-    """The arguments with the flags behind those that they, or the environment, give the compiler of a language."""
+    """The arguments with `FLAGS` added to the flags that they, or the environment, give a language's compiler."""
     name = f"CMAKE_{language}_FLAGS"
     flags = given(arguments, name)
-    if flags is None:  # CMake takes these only where -D says nothing
+    if flags is None:  # CMake takes the environment's flags only if -D gives none
         flags = environment.get({"C": "CFLAGS", "CXX": "CXXFLAGS"}[language], "")
     missing = [flag for flag in FLAGS if flag not in flags.split()]
     if not missing:
@@ -106,7 +106,7 @@ def without_amx(arguments: Sequence[str], language: str, environment: Mapping[st
 
 
 def cmake_args(environment: Mapping[str, str], machine: str) -> str:
-    """CMAKE_ARGS as they should be: those of the environment, and AMX left out where that is needed."""
+    """The environment's CMAKE_ARGS, with flags that leave AMX out if the compiler needs them."""
     text = environment.get("CMAKE_ARGS", "")
     if machine.lower() not in X86:
         return text
@@ -123,7 +123,7 @@ def cmake_args(environment: Mapping[str, str], machine: str) -> str:
 
 
 def main() -> None:
-    """Print them, and say what was done where a build follows."""
+    """Print CMAKE_ARGS. If a build follows, say that AMX is left out."""
     text = cmake_args(os.environ, platform.machine())
     if text != os.environ.get("CMAKE_ARGS", "") and importlib.util.find_spec("llama_cpp") is None:
         sys.stderr.write("This C++ compiler gets AMX code wrong: llama.cpp is built without it (CMAKE_ARGS).\n")

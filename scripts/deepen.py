@@ -17,14 +17,14 @@ import gguf
 import numpy as np
 
 _LAST = ("attn_output", "ffn_down")
-"""What begins the names of the matrices whose results are added to the residual stream, and those of their biases."""
+"""The beginnings of the names of matrices whose results are added to the residual stream, and of their biases."""
 
 
 def deepened(source: Path, destination: Path, layers: int) -> None:
-    """Write the model `source` with so many layers.
+    """Write the model `source` with `layers` layers.
 
     Raises:
-        ValueError: it has as many, is in several files, or has layers that add something in other ways.
+        ValueError: it has as many already, is in several files, or has layers without these two matrices.
     """
     if destination.exists() and destination.samefile(source):
         raise ValueError(f"the output {destination} is the input: name another file")
@@ -48,7 +48,7 @@ def deepened(source: Path, destination: Path, layers: int) -> None:
     }
     for field in reader.fields.values():
         if field.name == "general.architecture" or field.name.startswith("GGUF."):
-            continue  # the writer's own
+            continue  # the writer adds these itself
         value = changed.pop(field.name, values[field.name])
         if field.name.startswith(f"{architecture}.") and isinstance(value, list) and len(value) == count:
             value = [value[i % count] for i in range(layers)]  # one for each layer

@@ -1,17 +1,16 @@
-"""Whether lookup gains by what was answered before: today's (in the text itself), and with a pool of earlier answers.
+"""Compares today's lookup, in the text itself, with a lookup that also has a pool of earlier answers.
 
-``python scripts/earlier_texts.py TARGET DRAFT --prompts FILE`` (HumanEval's) has the target answer what people ask it
-one after the other, and replays the answers. It needs no quiet machine: tokens are counted, and no time. ``--texts
-FILE`` keeps the answers, so that another replay needs no model.
+``python scripts/earlier_texts.py TARGET DRAFT --prompts FILE`` (HumanEval's) has the target answer questions one after
+the other, and replays the answers. It needs no quiet machine: it counts tokens, and no time. ``--texts FILE`` keeps the
+answers, so that another replay needs no model.
 
-Each round of a replay drafts what followed the longest match, up to so many tokens, and is told what was right.
-A pool of limited size comes before the text in the same index, the oldest answer first: so the longest match is taken,
-the most recent of several, as lookup does with a corpus (suffix decoding, arXiv 2411.04975, without its trees).
+Each round of a replay drafts up to so many tokens that followed the longest match, and is told which were right.
+A pool of limited size comes before the text in one index, the oldest answer first. So the longest match is taken, and
+of several the most recent, as lookup does with a corpus (suffix decoding, arXiv 2411.04975, without its trees).
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
@@ -85,8 +84,8 @@ class Text:
     """An answer of the target.
 
     Attributes:
-        prompt: its tokens.
-        answer: tokens.
+        prompt: the tokens of the prompt.
+        answer: the tokens of the answer.
     """
 
     prompt: list[int]
@@ -97,14 +96,14 @@ class Text:
 
 
 def ask(llm: Llama, messages: Sequence[dict[str, str]], **options: Any) -> tuple[Text, str]:
-    """The answer to a chat."""
+    """The answer to a chat, and its text."""
     prompt = chat_call(llm, messages).tokens
     found = answer(llm, RenderedPrompt(prompt, []), **options)
     return Text([*map(int, prompt)], [*map(int, found.tokens)]), found.text
 
 
 def asked_twice(llm: Llama, n: int) -> Iterator[Text]:
-    """Eight prompts, and the same once more; sampled, so that the second answers are others."""
+    """Answers to eight prompts, asked twice. They are sampled, so that the second answers differ."""
     for seed in (1, 2):
         for prompt in limited(builtin_prompts(), 1):
             rendered = prompt.rendered(llm)
@@ -113,7 +112,7 @@ def asked_twice(llm: Llama, n: int) -> Iterator[Text]:
 
 
 def tasks(llm: Llama, n: int, path: Path, count: int) -> Iterator[Text]:
-    """HumanEval in sequence."""
+    """Answers to the tasks of HumanEval, one after the other."""
     for task in read_prompts(path)[0][:count]:
         rendered = task.rendered(llm)
         found = answer(llm, rendered, max_tokens=n, temperature=0.0)
@@ -121,7 +120,7 @@ def tasks(llm: Llama, n: int, path: Path, count: int) -> Iterator[Text]:
 
 
 def edits(llm: Llama, n: int) -> Iterator[Text]:
-    """One file that is edited again and again, each time in a chat of its own."""
+    """Answers that edit one file again and again, each in a chat of its own."""
     file = FILE
     for edit in EDITS:
         content = f"{edit} Answer with the whole file only.\n\n```python\n{file}```"
@@ -132,7 +131,7 @@ def edits(llm: Llama, n: int) -> Iterator[Text]:
 
 
 def turns(llm: Llama, n: int) -> Iterator[Text]:
-    """A chat, whose prompts hold all that was said."""
+    """The answers of one chat. Each prompt has all earlier turns."""
     messages: list[dict[str, str]] = []
     for question in TURNS:
         messages.append({"role": "user", "content": question})
@@ -145,12 +144,12 @@ def turns(llm: Llama, n: int) -> Iterator[Text]:
 
 
 class Lookup:
-    """Today's lookup over one text, and before it a pool.
+    """Today's lookup over one text, with a pool before the text.
 
     Args:
         before: the pool's tokens, see `EarlierAnswers.corpus`.
-        prompt: tokens.
-        least: a match in the pool has so many tokens, or is none.
+        prompt: the tokens of the prompt.
+        least: the fewest tokens of a match in the pool.
     """
 
     def __init__(self, before: Sequence[int], prompt: Sequence[int], least: int) -> None:
@@ -160,13 +159,13 @@ class Lookup:
         self._offset, self._text = len(before), [*before, *prompt]
 
     def append(self, tokens: Sequence[int]) -> None:
-        """What was said."""
+        """Add tokens of the answer to the text."""
         for index in (self._own, self._all):
             index.append(np.array(tokens, np.int32))
         self._text += tokens
 
     def draft(self, most: int) -> list[int]:
-        """What followed the longest match."""
+        """The tokens that followed the longest match, at most `most`."""
         match = self._all.longest()
         next_ = match.next
         if match.length and next_ < self._offset and match.length < self._least:
@@ -183,10 +182,10 @@ class Lookup:
 
 
 def replayed(texts: Sequence[Text], most: int, least: int | None) -> dict[str, float]:
-    """All answers in their order, with a pool of those before. least: see `Lookup`; None: without a pool.
+    """Replay all answers in their order, with a pool of earlier answers. least: see `Lookup`; None: without a pool.
 
     Returns:
-        tokens for each round, and the shares of drafted tokens that were right, of rounds that drafted.
+        The tokens of a round, the share of drafted tokens that were right, and the drafted tokens of a round.
     """
     pool = EarlierAnswers(0 if least is None else POOL)
     rounds, tokens, drafted, right = 0, 0, 0, 0
@@ -212,7 +211,7 @@ def replayed(texts: Sequence[Text], most: int, least: int | None) -> dict[str, f
 
 
 def compared(texts: Sequence[Text]) -> dict[str, Any]:
-    """With a pool and without, for several numbers of drafted tokens."""
+    """Replay with a pool and without, for several numbers of drafted tokens."""
     found: dict[str, Any] = {"texts": len(texts), "tokens": sum(len(text.answer) for text in texts)}
     for most in MOST:
         own = replayed(texts, most, None)
@@ -223,12 +222,11 @@ def compared(texts: Sequence[Text]) -> dict[str, Any]:
 
 def main() -> None:
     """Ask, replay and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__)
     parser.add_argument("target")
     parser.add_argument("draft", help="drafts while the target answers, which changes no answer")
     parser.add_argument("--prompts", type=Path, required=True, help="HumanEval's tasks")
     parser.add_argument("--texts", type=Path, help="keeps the answers, or has them already")
-    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     parser.add_argument("-n", type=int, default=96, help="tokens of an answer; of a file three times as many")
     parser.add_argument("--tasks", type=int, default=16, help="of HumanEval")
     parser.add_argument("-t", "--threads", type=int, default=1)

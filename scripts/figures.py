@@ -1,6 +1,6 @@
-"""Reads what was measured, and makes text of it: a function for each table, see tables.py.
+"""Makes the tables and figures of the pages from measurements. tables.py calls one function for each.
 
-Each takes the folder of a machine's measurements: docs/data/, or one in it.
+Each function takes the folder of a machine's measurements: docs/data/, or a folder in it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ METHODS = {
     "staged": "0.5B, which looks up too, and lookup",
     "head": "a head of `train-draft`, and lookup",
     "both": "this head, 0.5B and lookup",
+    "hydra": "a Hydra head, and lookup",
+    "medusa": "a Medusa head, and lookup",
+    "blockwise": "a blockwise head, and lookup",
+    "sibling": "the 0.5B after learning, and lookup",
+    "foreign": "SmolLM2-135M (another tokenizer), and lookup",
+    "auto": 'what `"auto"` takes',
 }
 INSTRUCTION_SETS = ("avx-512-vnni", "avx-vnni", "avx2")
 SIZES = (2, 3, 4, 6, 8, 12, 16)
@@ -31,14 +37,14 @@ Json = dict[str, Any]
 
 
 class MissingError(LookupError):
-    """A measurement has not been made; its text is the name of its part of scripts/measure.sh."""
+    """A measurement has not been made. The message is the name of its part of scripts/measure.sh."""
 
 
 def load(data: Path, name: str) -> Json:
-    """A file of docs/data/.
+    """Read the measurement `name` from a folder.
 
     Raises:
-        MissingError: there is none.
+        MissingError: the folder has no such file.
     """
     path = data / f"{name}.json"
     if not path.is_file():
@@ -48,10 +54,10 @@ def load(data: Path, name: str) -> Json:
 
 
 def present(data: Path, names: Iterable[str]) -> dict[str, Json]:
-    """Those of some files that are there.
+    """Read the measurements among `names` that exist, by name.
 
     Raises:
-        MissingError: none is.
+        MissingError: none exists.
     """
     wanted = list(names)
     found = {name: load(data, name) for name in wanted if (data / f"{name}.json").is_file()}
@@ -61,7 +67,7 @@ def present(data: Path, names: Iterable[str]) -> dict[str, Json]:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]], num_left: int = 1) -> str:
-    """Markdown, whose first columns are aligned to the left and the others to the right."""
+    """A table in Markdown. The first `num_left` columns are aligned to the left, all others to the right."""
     rule = ["---" if i < num_left else "---:" for i in range(len(titles))]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (titles, rule, *rows))
 
@@ -92,7 +98,7 @@ def _whole(data: Path) -> dict[tuple[str, str], Json]:
 
 
 def whole_calls(data: Path) -> str:
-    """What somebody gains who replaces the class, and what the kernels and the draft have of that."""
+    """The gain of replacing llama_cpp.Llama, and the parts that the kernels and the draft have in it."""
     rows = []
     for (kind, target), result in _whole(data).items():
         both, kernels = (_row(result["gains"], mode) for mode in ("auto", "plain"))
@@ -219,8 +225,17 @@ def speedups(data: Path) -> str:
 
 
 def methods(data: Path) -> str:
-    """What each kind of draft gains over plain decoding in whole calls."""
-    names = {f"method-{name}-{kind}-q4_k_m": (name, kind) for name in METHODS for kind in ("humaneval", "spec-bench")}
+    """The gain of each kind of draft over plain decoding in whole calls."""
+    return _methods(data, "q4_k_m")
+
+
+def methods_at_7b(data: Path) -> str:
+    """The same for a target that has the function of the 1.5B and the cost of a 7B."""
+    return _methods(data, "7b")
+
+
+def _methods(data: Path, weights: str) -> str:
+    names = {f"method-{name}-{kind}-{weights}": (name, kind) for name in METHODS for kind in SETS}
     rows = []
     for key, found in present(data, names).items():
         name, kind = names[key]
@@ -232,7 +247,7 @@ def methods(data: Path) -> str:
                 f"{SETS[kind]}, {len(runs)} prompts",
                 f"**{statistics.mean(runs):.2f}** ({min(runs):.2f} - {max(runs):.2f})",
                 f"{row['speedup_mean']:.2f}",
-                f"{row['acceptance_rate']:.0%}",
+                f"{row['acceptance_rate']:.0%}" if row["acceptance_rate"] is not None else "",
                 f"{row['mean_acceptance_length']:.2f}",
             ]
         )
@@ -241,23 +256,33 @@ def methods(data: Path) -> str:
 
 
 def recipes(data: Path) -> str:
-    """What train-draft's recipes gave with one text."""
+    """The acceptance that each recipe of train-draft gave, for one text."""
+    return _trainings("recipe", load(data, "training-smollm2")["runs"])
+
+
+def sibling_losses(data: Path) -> str:
+    """The acceptance of a small model before it learned, and after it learned with each loss, for one text."""
+    runs = load(data, "training-siblings")["runs"]
+    return _trainings("loss", [{"recipe": "before", **runs[0]["before"]}, *runs])
+
+
+def _trainings(title: str, runs: list[dict[str, Any]]) -> str:
+    """A row for each training. A run without a time is a draft before its training."""
     rows = [
         [
             run["recipe"],
-            " / ".join(f"{share:.1%}" for share in run["greedy"]),
-            " / ".join(f"{share:.1%}" for share in run["sampled"]),
-            f"{run['length']:.3f}",
-            f"{run['seconds']} s",
+            *(" / ".join(f"{share:.1%}" for share in run[name]) for name in ("greedy", "sampled")),
+            f"{run['length']:.3f}" if "length" in run else "",
+            f"{run['seconds']} s" if "seconds" in run else "",
         ]
-        for run in load(data, "training-smollm2")["runs"]
+        for run in runs
     ]
-    titles = "recipe|right at steps 1, 2, 3|accepted at temperature 1|tokens of a draft of three|processor time"
-    return table(titles.split("|"), rows)
+    titles = "right at steps 1, 2, 3|accepted at temperature 1|tokens of a draft of three|processor time"
+    return table([title, *titles.split("|")], rows)
 
 
 def details(data: Path) -> str:
-    """What else the benchmarks say."""
+    """Further figures of the benchmarks."""
     rows = []
     for kind in SETS:
         if not any(data.glob(f"{kind}-*.json")):
@@ -284,7 +309,7 @@ def details(data: Path) -> str:
 
 
 def sources(data: Path) -> str:
-    """Who the tokens of the texts are from."""
+    """The shares of tokens that lookup, the draft model and the target itself gave."""
     rows = []
     for kind in ("humaneval", "spec-bench"):
         for (weights, way), result in _summaries(data, kind).items():
@@ -352,8 +377,9 @@ def gains(data: Path) -> str:
 
 
 def mixtures(data: Path) -> str:
-    """The same of mixtures of experts."""
-    names = {f"costs-mixture-{name.lower()}": name for name in ("Q4_K", "MXFP4")}
+    """Time of llama.cpp's kernels over ours, for mixtures of experts."""
+    names = {f"costs-mixture-{name.lower()}": f"Qwen3-30B-A3B's shapes, {name}" for name in ("Q4_K", "MXFP4")}
+    names["costs-gpt-oss-mxfp4"] = "gpt-oss-20b's shapes, MXFP4"
     return _gains({names[key]: found for key, found in present(data, names).items()})
 
 
@@ -369,7 +395,7 @@ def _gains(costs: Mapping[str, Json]) -> str:
 
 
 def ceilings(data: Path) -> str:
-    """What would be possible, by category."""
+    """The ceilings and the best fixed settings of scripts/ceiling.py, by category."""
     names = {f"ceiling-{weights}-{way}": (weights, way) for weights in TYPES for way in WAYS}
     found = {names[key]: {row["category"]: row for row in one["rows"]} for key, one in present(data, names).items()}
     kinds = list(next(iter(found.values())))
@@ -428,7 +454,7 @@ def loading(data: Path) -> str:
 
 
 def splits(data: Path) -> str:
-    """How many texts with a draft differ from those without."""
+    """How many texts with a draft differ from the texts without one."""
     names = {f"splits-{weights}-{way}": (weights, way) for weights in TYPES for way in WAYS}
     rows = []
     for key, found in present(data, names).items():
@@ -466,7 +492,7 @@ def many_texts(data: Path) -> str:
 
 
 def text_memory(data: Path) -> str:
-    """What a text takes among others besides its cache."""
+    """The memory that each text takes among others, without its KV cache."""
     runs = load(data, "text-memory")["runs"]
     first = runs[0]
     more = [
@@ -567,7 +593,7 @@ def _library(one: Json) -> str:
 
 
 def compatibility(data: Path) -> str:
-    """Which llama.cpp was tried, and what of specllama works with it."""
+    """The llama.cpp that were tried, and the tests of specllama that pass with each."""
     found = load(data, "compatibility")["libraries"]
     rows = []
     for one in found:
@@ -614,10 +640,10 @@ def _instruction_set(machine: Json) -> str:
 TABLES = {
     function.__name__.replace("_", "-"): function
     for function in (
-        whole_headline, whole_calls, whole_categories, limits, instruction_sets, tools, speedups, methods, sources,
-        recipes, details, categories, batches, behind_2000, gains, mixtures, ceilings, accuracy, perplexity, loading,
-        splits, many_texts, text_memory, llama_server, overhead, earlier_texts, lookup_cost, json_schemas, ik_llama_cpp,
-        ik_llama_cpp_prompts, compatibility, states, machines,
+        whole_headline, whole_calls, whole_categories, limits, instruction_sets, tools, speedups, methods,
+        methods_at_7b, sources, recipes, sibling_losses, details, categories, batches, behind_2000, gains, mixtures,
+        ceilings, accuracy, perplexity, loading, splits, many_texts, text_memory, llama_server, overhead,
+        earlier_texts, lookup_cost, json_schemas, ik_llama_cpp, ik_llama_cpp_prompts, compatibility, states, machines,
     )
 }  # fmt: skip
-"""By the names that stand in the pages."""
+"""The functions, by the names in the pages."""

@@ -23,7 +23,7 @@ import requests
 import schemathesis
 from latencies import latencies
 
-_SECONDS = 60  # that an answer may take
+_SECONDS = 60  # the most for an answer
 _MOST_SHOWN = 20
 
 
@@ -37,7 +37,7 @@ class Fuzzer:
         self.failures: list[str] = []
 
     def send(self, case: Any) -> None:
-        """One request."""
+        """Send one request."""
         start = time.monotonic()
         try:
             response = case.call(base_url=self._url, session=self._session, timeout=_SECONDS)
@@ -88,7 +88,7 @@ def _shown(case: Any) -> str:
 
 
 def main() -> int:
-    """The command."""
+    """Run the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url")
     parser.add_argument("-n", type=int, default=10_000, help="about how many requests")

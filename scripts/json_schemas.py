@@ -6,16 +6,15 @@ should use the machine. Greedy decoding, six questions, by turns.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import statistics
 from typing import Any
 
 import recorded
+from pair import add_pair, opened
 
 import specllama
-from specllama.backend.cpu import default_threads
 from specllama.evidence.machine import describe_machine
 
 MODES = (0, "auto", 4)  # 0 is plain decoding
@@ -60,7 +59,7 @@ QUESTIONS = {
 
 @dataclasses.dataclass
 class Sums:
-    """Of one mode, with the schema or without."""
+    """The sums of one mode over all questions, with the schema or without."""
 
     ratios: list[float] = dataclasses.field(default_factory=list)
     drafted: int = 0
@@ -69,7 +68,7 @@ class Sums:
     num_equal: int = 0
 
     def row(self) -> str:
-        """Its cells of the table."""
+        """The cells of the table."""
         accepted = f"{self.accepted / max(1, self.drafted):.2f} | {self.accepted / max(1, self.reached):.2f}"
         ratios = f"{statistics.mean(self.ratios):.2f} | {min(self.ratios):.2f} | {max(self.ratios):.2f}"
         return f"{ratios} | {accepted} | {self.num_equal} of {len(self.ratios)} |"
@@ -91,15 +90,10 @@ def ask(llm: specllama.Llama, question: str, schema: dict[str, Any], guided: boo
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target")
-    parser.add_argument("draft")
-    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
+    parser = recorded.parser(__doc__)
+    add_pair(parser)
     given = parser.parse_args()
-    n = default_threads()
-    llm = specllama.Llama(
-        given.target, draft_model=given.draft, n_ctx=2048, n_threads=n, n_threads_batch=n, verbose=False
-    )
+    llm = opened(given, n_ctx=2048)
     sums = {(guided, mode): Sums() for guided in (True, False) for mode in MODES[1:]}
     for (question, schema), guided in ((pair, guided) for pair in QUESTIONS.items() for guided in (True, False)):
         plain = ("", 1.0)

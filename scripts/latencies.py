@@ -1,4 +1,4 @@
-"""How long a server takes to say that it is well, while others ask it for more."""
+"""Measures how long a server takes to answer /health, while it has other requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ASK = (
 
 @contextlib.contextmanager
 def latencies(url: str) -> Iterator[list[float]]:
-    """Seconds that /health takes meanwhile, as another process sees it."""
+    """A context manager that gives a list: the seconds of each request for /health, which another process sends."""
     asking = subprocess.Popen([sys.executable, "-c", _ASK, url], stdout=subprocess.PIPE, text=True)
     found: list[float] = []
     assert asking.stdout is not None

@@ -1,4 +1,4 @@
-// What two numbers of a machine are that decoding and prompts can come near: `cc -O3 -fopenmp`.
+// Measures two limits of a machine that decoding and prompts can come near. It is built by `cc -O3 -fopenmp`.
 // Prints the bytes that all threads together read from memory in a nanosecond, and the products of 8-bit integers that
 // they do in a nanosecond with the instructions of each set of kernels that this processor has. See limits.py.
 #include <immintrin.h>
@@ -22,7 +22,7 @@ static double read_once(const char * memory) {
         sum += word;
     }
     const double seconds = omp_get_wtime() - start;
-    return sum == 1 ? 0.0 : (double)kBytes / seconds * 1e-9;  // the sum is looked at: else nothing would be read
+    return sum == 1 ? 0.0 : (double)kBytes / seconds * 1e-9;  // the sum is used, so that the compiler keeps the reads
 }
 
 __attribute__((target("avx512f,avx512vnni"))) static int run_avx512_vnni(void) {
@@ -43,7 +43,7 @@ __attribute__((target("avx512f,avx512vnni"))) static int run_avx512_vnni(void) {
     return _mm512_reduce_add_epi32(sums[0]);
 }
 
-// With single variables: GCC 12 would write an array of them to memory in each step.
+// The sums are single variables, because GCC 12 would write an array of them to memory in each step.
 __attribute__((target("avx2,avxvnni"))) static int run_avx_vnni(void) {
     const __m256i a = _mm256_set1_epi8(1), b = _mm256_set1_epi8(2);
     __m256i s0 = a, s1 = a, s2 = a, s3 = a, s4 = a, s5 = a, s6 = a, s7 = a, s8 = a, s9 = a, s10 = a, s11 = a;
@@ -69,7 +69,7 @@ __attribute__((target("avx2,avxvnni"))) static int run_avx_vnni(void) {
     return _mm256_extract_epi32(_mm256_add_epi32(low, _mm256_add_epi32(middle, high)), 0);
 }
 
-// Without what widens the sums of 16 bits, which the kernels do once for several products.
+// It does not widen the sums of 16 bits, which the kernels do once for several products.
 __attribute__((target("avx2"))) static int run_avx2(void) {
     __m256i sums[CHAINS / 2];
     __m256i a = _mm256_set1_epi8(1), b = _mm256_set1_epi8(2);

@@ -1,4 +1,4 @@
-"""Measures what decoding and prompts can come near: ``python scripts/limits.py MODEL [MODEL ...] --record limits``.
+"""Measures the limits of decoding and prompts: ``python scripts/limits.py MODEL [MODEL ...] --record limits``.
 
 One token reads every weight once, so the memory's speed limits it. A prompt of hundreds of tokens multiplies every
 weight with each of them, so the products of 8-bit integers limit it. limits.c measures both numbers, the latter for
@@ -8,7 +8,6 @@ read from their files, which needs the package gguf (the extra ``test``). Nothin
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -43,8 +42,8 @@ def measured_limits() -> dict[str, Any]:
 def needed(path: str) -> dict[str, int]:
     """What one token takes: the bytes that it reads, the products with the layers, and those with the output matrix.
 
-    Of a prompt only the last token is multiplied with the output matrix. The embedding's rows are looked up; where the
-    model has no output matrix of its own, they are it.
+    Only the last token of a prompt is multiplied with the output matrix. Embeddings are looked up; a model without an
+    output matrix uses the matrix of embeddings.
     """
     matrices = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors if len(tensor.shape) > 1}
     output = "output.weight" if "output.weight" in matrices else "token_embd.weight"
@@ -58,9 +57,8 @@ def needed(path: str) -> dict[str, int]:
 
 def main() -> None:
     """Print both limits, and what each model needs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__)
     parser.add_argument("models", nargs="+")
-    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
     limits = measured_limits()
     products = ", ".join(f"{name} {found:.0f}" for name, found in limits["products"].items())

@@ -2,7 +2,7 @@
 
 Run it where specllama is installed: ``python scripts/llama_cpp_tools.py FOLDER TARGET DRAFT``. FOLDER has the two
 programs, best built from the llama.cpp that is in llama-cpp-python's sdist (``vendor/llama.cpp``: ``cmake -B build``,
-``cmake --build build --target llama-speculative-simple llama-lookup``; they come to lie in ``build/bin``). Nothing else
+``cmake --build build --target llama-speculative-simple llama-lookup``; they are then in ``build/bin``). Nothing else
 should use the machine. Greedy decoding; each program runs as it is and with 7 drafted tokens, the number its README
 gives. All figures are generated tokens per second without the prompt.
 """
@@ -29,7 +29,7 @@ OURS = "auto"
 THEIRS = ["llama-speculative-simple", "llama-lookup", "llama-speculative-simple 7", "llama-lookup 7"]
 WAYS = [OURS, *THEIRS]
 N_CTX = 2048
-PAUSE = 0.5  # seconds: the threads of the one before have stopped spinning
+PAUSE = 0.5  # seconds, until the threads of the program before have stopped spinning
 
 
 def run_tool(command: list[str], num_prompt_tokens: int) -> float:
@@ -46,7 +46,7 @@ def run_tool(command: list[str], num_prompt_tokens: int) -> float:
 
 
 def their_command(way: str, given: argparse.Namespace, text: str) -> list[str]:
-    """How one of their programs is called."""
+    """The command line of one of their programs."""
     tool, _, drafted = way.partition(" ")
     n = str(default_threads())
     command = [str(given.folder / tool), "-m", resolve(given.target), "-p", text, "--no-escape"]
@@ -79,14 +79,13 @@ def compare(llm: specllama.Llama, prompt: Prompt, given: argparse.Namespace, for
 
 def main() -> None:
     """Print the table, a row as soon as it is known."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("target")
     parser.add_argument("draft")
     parser.add_argument("--prompts", type=Path, action="append", default=[], help="as for specllama bench")
     parser.add_argument("--limit", type=int, default=1, help="prompts of each category, default 1")
     parser.add_argument("-n", "--max-tokens", type=int, default=128)
-    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
     prompts = [prompt for path in given.prompts for prompt in read_prompts(path)[0]] or builtin_prompts()
     n = default_threads()

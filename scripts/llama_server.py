@@ -2,7 +2,7 @@
 
 Run it where specllama is installed: ``python scripts/llama_server.py FOLDER TARGET DRAFT``. FOLDER has the program,
 best built from the llama.cpp that is in llama-cpp-python's sdist (``vendor/llama.cpp``: ``cmake -B build``, ``cmake
---build build --target llama-server``; it comes to lie in ``build/bin``). Nothing else should use the machine. Both get
+--build build --target llama-server``; it is then in ``build/bin``). Nothing else should use the machine. Both get
 the prompts as tokens. The server has as many slots and clients as there are texts at once, and runs without a draft, as
 it is with one, and with 4 drafted tokens. All figures are tokens per second, the prompts' time included.
 """
@@ -35,18 +35,18 @@ THEIRS: dict[str, list[str]] = {
 }
 OURS: dict[str, int | str] = {"specllama": 0, "specllama, auto": "auto"}
 START_SECONDS = 120
-PAUSE = 0.5  # seconds: the threads of the one before have stopped spinning
+PAUSE = 0.5  # seconds, until the threads of the program before have stopped spinning
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """A free port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 def command(given: argparse.Namespace, way: str, num_slots: int, port: int) -> list[str]:
-    """How the server is called."""
+    """The command line of the server."""
     n = str(given.threads)
     found = [str(given.folder / "llama-server"), "-m", resolve(given.target), "-np", str(num_slots)]
     found += ["-c", str(N_CTX * num_slots), "-t", n, "-tb", n, "--port", str(port), "--no-ui", "-cram", "0"]
@@ -58,7 +58,7 @@ def command(given: argparse.Namespace, way: str, num_slots: int, port: int) -> l
 
 @contextlib.contextmanager
 def llama_server(given: argparse.Namespace, way: str, num_slots: int) -> Iterator[httpx.Client]:
-    """The server, once it answers; its words if it does not."""
+    """A context manager that starts a server and gives its client. If it does not start, its output is raised."""
     port = free_port()
     with tempfile.TemporaryFile("w+") as log, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=None) as client:
         process = subprocess.Popen(command(given, way, num_slots, port), stdout=log, stderr=log)
@@ -76,7 +76,7 @@ def llama_server(given: argparse.Namespace, way: str, num_slots: int) -> Iterato
 
 
 def answers(client: httpx.Client) -> bool:
-    """Whether the server is there, with its models."""
+    """Whether the server has loaded its models."""
     try:
         return client.get("/health", timeout=5).status_code == 200
     except httpx.TransportError:
@@ -84,7 +84,7 @@ def answers(client: httpx.Client) -> bool:
 
 
 def their_rate(given: argparse.Namespace, prompts: list[list[int]], way: str, num_slots: int) -> dict[str, Any]:
-    """One way, with so many slots."""
+    """The tokens and seconds of llama-server in one way, with `num_slots` slots."""
 
     def ask(tokens: list[int]) -> int:
         body = {"prompt": tokens, "n_predict": given.max_tokens, "temperature": 0.0, "cache_prompt": True}
@@ -94,14 +94,14 @@ def their_rate(given: argparse.Namespace, prompts: list[list[int]], way: str, nu
         return int(reply["tokens_predicted"])
 
     with llama_server(given, way, num_slots) as client, ThreadPoolExecutor(num_slots) as clients:
-        ask(prompts[-1][:4])  # what is allocated once
+        ask(prompts[-1][:4])  # a warm-up, which allocates memory
         start = time.perf_counter()
         tokens = sum(clients.map(ask, prompts))
         return {"tokens": tokens, "seconds": time.perf_counter() - start}
 
 
 def our_rate(llm: specllama.Llama, given: argparse.Namespace, prompts: list[Any], way: str, n: int) -> dict[str, Any]:
-    """One way, with so many texts at once."""
+    """The tokens and seconds of specllama in one way, with `n` texts at once."""
     found = run(llm, prompts, n, max_tokens=given.max_tokens, temperature=0.0, num_draft_tokens=OURS[way])
     return {"tokens": found["tokens"], "seconds": found["seconds"]}
 

@@ -9,7 +9,6 @@ model was loaded.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import resource
@@ -33,7 +32,7 @@ NO_NUMBERS = ("kernels", "machine")
 
 
 def memory(file: str) -> dict[str, int]:
-    """Bytes of this process: its own, and those of a file that are mapped and touched, or mapped at all."""
+    """Bytes of this process: its own ones, and the bytes of a file that it has mapped and touched, or only mapped."""
     found = {"anonymous": 0, "mapped": 0, "mapped_range": 0}
     inside = False
     for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
@@ -48,8 +47,8 @@ def memory(file: str) -> dict[str, int]:
 
 
 def loaded(model: str, kernels: str) -> dict[str, Any]:
-    """What one load took and holds, after a prompt of 64 tokens and 4 more."""
-    prepare_backend()  # the trial of the kernels is not part of it
+    """Load a model once. Returns the times, and the memory after loading and after a prompt with 4 tokens."""
+    prepare_backend()  # the trial of the kernels is not part of the loading
     n = default_threads()
     before, start, processor = memory(resolve(model)), time.perf_counter(), time.process_time()
     options = {"n_ctx": 512, "n_threads": n, "n_threads_batch": n, "verbose": False}
@@ -74,11 +73,10 @@ def loaded(model: str, kernels: str) -> dict[str, Any]:
 
 def main() -> None:
     """Print a row for each way."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__)
     parser.add_argument("model")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--kernels", help="load once in this process, and print the result as JSON")
-    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
     if given.kernels:
         print(json.dumps(loaded(given.model, given.kernels)))

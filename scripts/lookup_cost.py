@@ -6,12 +6,11 @@ The columns are:
 
 - a whole text is appended at once, with the time in which the index grows;
 - one more token is appended and what followed it before is looked up, again and again;
-- the same, in indexes that are no longer in the processor's caches, which is how it is after a decode.
+- a token is appended and looked up in indexes that have left the processor's caches, as after a decode.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import time
 from collections.abc import Callable
@@ -26,25 +25,25 @@ from specllama.backend.cpu import cpu_name
 Tokens = npt.NDArray[np.int32]
 
 LENGTHS = (1_000, 10_000, 100_000)
-STEPS = 500  # different ends of a text at which is looked up
-REPEATS = 15  # the least of so many times: whatever else the machine does makes it slower, never faster
-INDEXES = 200  # that are looked up once each, after the caches were filled with something else
+STEPS = 500  # how many ends of a text are looked up
+REPEATS = 15  # the least of so many times counts: other work on the machine only makes it slower
+INDEXES = 200  # so many are looked up once each, after the caches were filled with other data
 LARGEST_CACHE = 256 << 20  # bytes
 
 
 def random_text(count: int, rng: np.random.Generator) -> Tokens:
-    """Nothing occurs twice but by chance."""
+    """A text in which tokens repeat only by chance."""
     return rng.integers(0, 150_000, count).astype(np.int32)
 
 
 def natural_text(count: int, rng: np.random.Generator) -> Tokens:
-    """Few tokens are frequent and many are rare, as in languages (Zipf's law)."""
+    """A text of few frequent and many rare tokens, as in languages (Zipf's law)."""
     weights = 1.0 / np.arange(1, 50_001)
     return rng.choice(len(weights), count, p=weights / weights.sum()).astype(np.int32)
 
 
 def repetitive_text(count: int, rng: np.random.Generator) -> Tokens:
-    """One sentence again and again: all occurrences that are looked at agree as far as is compared."""
+    """A sentence that is repeated, so that all its occurrences agree as far as the index compares them."""
     return np.resize(rng.integers(0, 150_000, 40), count).astype(np.int32)
 
 
@@ -70,19 +69,19 @@ def follow(indexes: list[_test.SuffixIndex], pieces: list[Tokens]) -> None:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long it takes."""
+    """The seconds that a call takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def appending(text: Tokens) -> float:
-    """Seconds a token to append them all."""
+    """Seconds for each token, if a whole text is appended."""
     return min(seconds(functools.partial(built, text)) for _ in range(REPEATS)) / len(text)
 
 
 def looking_up(indexes: list[_test.SuffixIndex], pieces: list[Tokens], prepare: Callable[[], object]) -> float:
-    """Seconds to append a piece and look it up, less what the same calls take that do nothing."""
+    """Seconds to append a piece and look it up, less the time of equal calls without tokens."""
     nothing, nowhere = [np.empty(0, dtype=np.int32)] * len(pieces), [_test.SuffixIndex()] * len(pieces)
     lengths = [len(index) for index in indexes]
     least, least_of_nothing = float("inf"), float("inf")
@@ -98,8 +97,7 @@ def looking_up(indexes: list[_test.SuffixIndex], pieces: list[Tokens], prepare: 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
+    parser = recorded.parser(__doc__)
     given = parser.parse_args()
     rows = []
     other = np.zeros(LARGEST_CACHE, dtype=np.uint8)

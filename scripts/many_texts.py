@@ -1,4 +1,4 @@
-"""Tokens per second of many texts at once, against one text after the other.
+"""Prints tokens per second of many texts at once, against one text after the other.
 
 Run it where specllama is installed, on a quiet machine: ``python scripts/many_texts.py TARGET DRAFT``. The same
 prompts, the shortest that come with specllama or the first of a file, are answered greedily in every mode, one mode
@@ -25,7 +25,7 @@ N_CTX = 512
 
 
 def chosen(llm: specllama.Llama, given: argparse.Namespace) -> list[list[int]]:
-    """As many prompts as are asked for, as tokens, of those that leave room for an answer."""
+    """The tokens of ``--texts`` prompts that leave room for an answer. Prompts are repeated if there are too few."""
     some = read_prompts(given.prompts)[0] if given.prompts else sorted(builtin_prompts(), key=lambda one: len(one.text))
     rendered = [prompt.rendered(llm).tokens for prompt in some]
     fitting = [tokens for tokens in rendered if len(tokens) + given.max_tokens <= N_CTX]
@@ -33,7 +33,7 @@ def chosen(llm: specllama.Llama, given: argparse.Namespace) -> list[list[int]]:
 
 
 def run(llm: specllama.Llama, prompts: list[Any], max_parallel: int, **options: Any) -> dict[str, Any]:
-    """All prompts in one mode."""
+    """Answer all prompts in one mode, and return what that took."""
     start = time.perf_counter()
     outcomes = llm.create_completions(prompts, max_parallel=max_parallel, progress=False, **options)
     seconds = time.perf_counter() - start
@@ -52,7 +52,7 @@ def run(llm: specllama.Llama, prompts: list[Any], max_parallel: int, **options: 
 
 
 def add_texts(parser: argparse.ArgumentParser, parallel: list[int]) -> None:
-    """Adds which texts, how many at once by default, and where the runs are kept."""
+    """Adds the arguments for texts and records. `parallel` is the default of ``--parallel``."""
     parser.add_argument("--prompts", type=Path, help="as for specllama bench")
     parser.add_argument("--texts", type=int, default=16)
     parser.add_argument("-n", "--max-tokens", type=int, default=64)
@@ -61,7 +61,7 @@ def add_texts(parser: argparse.ArgumentParser, parallel: list[int]) -> None:
 
 
 def close(llm: specllama.Llama, given: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
-    """Keep the runs, if they are to be kept."""
+    """Close the Llama, and keep the runs if ``--record`` was given."""
     machine = describe_machine(llm)
     llm.close()
     if given.record:

@@ -1,24 +1,25 @@
 #!/bin/bash
-# Measures what README and docs/ show: bash scripts/measure.sh [PART ...], by default all of them, about two hours on two cores.
-# A part is a file of docs/data/ (PART.json) and takes less than 5 minutes there. Afterwards: python scripts/tables.py.
+# Measures the figures of README and docs/: bash scripts/measure.sh [PART ...]. All parts take two hours on two cores.
+# A part makes the file docs/data/PART.json in less than 5 minutes. Run python scripts/tables.py afterwards.
 # MACHINE names a folder of docs/data/ for another machine's figures, such as avx-512-vnni.
 #
 #   costs-TYPE              T(n) and prompts, llama.cpp's kernels and ours by turns; TYPE is q4_k_m or q8_0
-#   costs-SET-TYPE          the same with one instruction set of the kernels: SET is avx-512-vnni, avx-vnni or avx2.
+#   costs-SET-TYPE          T(n) with one instruction set of the kernels: SET is avx-512-vnni, avx-vnni or avx2.
 #                           Only by name: a processor may lack it
-#   costs-mixture-TYPE      the same of a mixture with random weights (scripts/mixture.py); TYPE is q4_k or mxfp4
-#   costs-2000-TYPE, costs-2000-flash-TYPE  the same behind 2,000 tokens, without flash attention and with it
+#   costs-mixture-TYPE      T(n) of a mixture with random weights (scripts/mixture.py); TYPE is q4_k or mxfp4
+#   costs-2000-TYPE, costs-2000-flash-TYPE  T(n) behind 2,000 tokens, without flash attention and with it
 #   kinds-TYPE-WAY          specllama bench, eight kinds of text; WAY is ours or theirs, whose kernels run (f16: theirs only)
 #   whole-humaneval-TYPE    whole calls, prompts included, against llama_cpp.Llama; TYPE may be 7b, too: the file DEEPENED
 #   whole-spec-bench-TYPE   (scripts/deepen.py makes it; 7b takes 10 minutes), and is measured only by name
 #   limits                  the memory's speed and the processor's; needs a C compiler
-#   humaneval-TYPE-WAY      the same, HumanEval; PROMPTS names a folder with humaneval*.jsonl and spec_bench*.jsonl
-#   spec-bench-TYPE-WAY     the same, Spec-Bench
+#   humaneval-TYPE-WAY      specllama bench, HumanEval; PROMPTS is the folder of humaneval*.jsonl and spec_bench*.jsonl
+#   spec-bench-TYPE-WAY     specllama bench, Spec-Bench
 #   method-NAME-humaneval-TYPE, method-NAME-spec-bench-TYPE  whole calls with one kind of draft;
-#                           NAME is lookup, lookahead, model (the draft), staged (the draft with lookup of its own)
-#                           or, only by name, head (HEAD names its file, in the folder of the prompts) or both (the head
-#                           and the draft)
-#   ceiling-TYPE-WAY        what would be possible
+#                           NAME is lookup, lookahead, model (the draft) or staged (the draft with lookup of its own).
+#                           Only by name: foreign (SmolLM2-135M, of another tokenizer), auto (-md auto), both (the draft
+#                           and a head), and head, hydra, medusa, blockwise or sibling, which train-draft has made. HEAD
+#                           names its file, in the folder of the prompts. TYPE may be 7b, too, only by name
+#   ceiling-TYPE-WAY        the largest possible speedup (scripts/ceiling.py)
 #   loading-TYPE            memory and time of loading
 #   overhead, lookup-cost   what specllama itself costs
 #   many-texts-q4_k_m       several texts at once; these take longer
@@ -30,6 +31,7 @@
 #   tools-q4_k_m            llama.cpp's own tools; LLAMA_TOOLS names the folder that has them. Only by name
 #   These need no quiet machine:
 #   training-smollm2        recipes of train-draft on SmolLM2-135M (half an hour; only by name)
+#   training-siblings       losses of train-draft --kind sibling (half an hour; only by name)
 #   accuracy, perplexity-TYPE, splits-TYPE-WAY, text-memory, earlier-texts
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
@@ -54,6 +56,7 @@ parts() {
     done
     echo costs-mixture-q4_k
     echo costs-mixture-mxfp4
+    echo costs-gpt-oss-mxfp4
     echo costs-2000-q4_k_m
     echo costs-2000-flash-q4_k_m
     for kind in kinds humaneval spec-bench; do echo "$kind-f16-theirs"; done
@@ -87,7 +90,7 @@ kernels() {
     esac
 }
 
-# In the folder of the prompts, so that a result names files and no folders.
+# It runs in the folder of the prompts, so that a result names files without folders.
 bench() {
     local part=$1 folder=$2
     shift 2
@@ -115,10 +118,12 @@ measure() {
             ;;
         method-*)
             case $part in
-                method-lookup-* | method-lookahead-*) draft=$(cut -d- -f2 <<<"$part") ;;
+                method-lookup-* | method-lookahead-* | method-auto-*) draft=$(cut -d- -f2 <<<"$part") ;;
+                method-foreign-*) draft=smollm2-135m ;;
                 method-staged-*) inner="-mdd lookup" ;;
-                method-head-*) draft=${HEAD:?names a file of train-draft, in the folder of the prompts} ;;
                 method-both-*) inner="-md ${HEAD:?names a file of train-draft, in the folder of the prompts}" ;;
+                method-model-*) ;;
+                *) draft=${HEAD:?names a file of train-draft, in the folder of the prompts} ;;
             esac
             case $part in
                 *-humaneval-*) set -- humaneval "$humaneval_tasks" ;;
@@ -139,10 +144,11 @@ measure() {
         costs-2000-*)
             python "$scripts/batch_costs.py" "$(model "$part")" --behind 2000 --no-flash-attn --repeats 5 --record "$part"
             ;;
-        costs-mixture-*)
+        costs-mixture-* | costs-gpt-oss-*)
             mixture=$(mktemp -d)/mixture.gguf
-            kind=${part#costs-mixture-}
-            python "$scripts/mixture.py" "$mixture" --tokenizer "$(specllama pull "$target")" --type "${kind^^}"
+            kind=${part##*-}
+            case $part in *gpt-oss*) shapes=gpt-oss-20b ;; *) shapes=qwen3-30b-a3b ;; esac
+            python "$scripts/mixture.py" "$mixture" --tokenizer "$(specllama pull "$target")" --type "${kind^^}" --shapes "$shapes"
             python "$scripts/batch_costs.py" "$mixture" --record "$part"
             rm -r "$(dirname "$mixture")"
             ;;
@@ -184,6 +190,7 @@ measure() {
         many-texts-*) python "$scripts/many_texts.py" "$(model "$part")" "$draft" --record "$part" ;;
         text-memory) python "$scripts/text_memory.py" "$target:Q4_K_M" "$draft" --record "$part" ;;
         training-smollm2) python "$scripts/train_experiments.py" smollm2-135m --record "$part" ;;
+        training-siblings) python "$scripts/train_experiments.py" "$target" --draft "${draft%:*}" --record "$part" ;;
         accuracy) python "$scripts/accuracy.py" --record "$part" ;;
         perplexity-*) python "$scripts/perplexity.py" "$(model "$part")" --record "$part" ;;
         splits-*) python "$scripts/splits.py" "$(model "$part")" "$draft" --kernels "$(kernels "$part")" --record "$part" ;;

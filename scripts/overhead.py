@@ -8,7 +8,6 @@ What a call costs once (a few hundred microseconds) is in it, so that short text
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 import tempfile
@@ -36,7 +35,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def outside(llm: specllama.Llama, length: int, options: dict[str, Any]) -> float:
-    """Microseconds a token of one call."""
+    """The microseconds that one call takes outside the loop, for each token."""
     start = time.perf_counter()
     # The token that would end the text is forbidden.
     bias = {llm.token_eos(): -100.0}
@@ -54,8 +53,7 @@ def outside(llm: specllama.Llama, length: int, options: dict[str, Any]) -> float
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
+    parser = recorded.parser(__doc__)
     given = parser.parse_args()
     rows = []
     warnings.simplefilter("ignore")

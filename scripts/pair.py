@@ -1,4 +1,4 @@
-"""The pair of models that a script is given, and how it opens them."""
+"""The arguments of scripts that take a pair of models, and how the models are opened."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_pair(parser: argparse.ArgumentParser) -> None:
 
 
 def opened(given: argparse.Namespace, n_ctx: int, **options: Any) -> specllama.Llama:
-    """Both models, with the arguments of `add_pair`."""
+    """Open both models, with the arguments of `add_pair`."""
     return specllama.Llama(
         given.target,
         draft_model=given.draft,

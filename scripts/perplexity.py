@@ -6,7 +6,6 @@ machine. The text is that of Python's own help topics (``pydoc_data.topics``), w
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import math
 from pydoc_data.topics import topics
@@ -23,7 +22,7 @@ WINDOW = 500  # tokens that are decoded together; the first one of each is not j
 
 
 def surprise(direct: Direct, tokens: list[int]) -> list[float]:
-    """Minus the logarithm of each token's probability, after those before it in its window."""
+    """Minus the logarithm of each token's probability, given the tokens before it in its window."""
     found: list[float] = []
     for start in range(0, len(tokens), WINDOW):
         window = tokens[start : start + WINDOW]
@@ -50,11 +49,10 @@ def measured(model: str, kernels: str, text: str, count: int, threads: int | Non
 
 def main() -> None:
     """Print both, and how much they differ."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__)
     parser.add_argument("model")
     parser.add_argument("--tokens", type=int, default=16000)
     parser.add_argument("-t", "--threads", type=int)
-    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
     text = "\n\n".join(topics[name] for name in sorted(topics))
     theirs, ours = (measured(given.model, one, text, given.tokens, given.threads) for one in ("off", "auto"))

@@ -1,8 +1,8 @@
 """Records what scripts/replay.py needs to know of a pair of models: what would be accepted along its greedy texts.
 
 Run it where specllama is installed: ``python scripts/record_traces.py TARGET DRAFT OUT.json --prompts FILE ...`` (the
-models as paths or names). It needs no quiet machine: no time is recorded. Neither prompts nor texts are: of each place
-of a text only how sure the draft is and whether it is right, and how far the longest match goes on as the text does.
+models as paths or names). It needs no quiet machine, because it records no time. It records no prompts or texts, but
+for each place of a text how sure the draft is, whether it is right, and how long the longest match continues rightly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from specllama.models.catalog import resolve
 from specllama.prompts import Prompt, builtin_prompts, limited, read_prompts
 
 LONGEST = 64  # tokens of a match, and of what is looked up
-SHORTEST = 16  # tokens of a text: of fewer there is nothing to learn
+SHORTEST = 16  # tokens: shorter texts are left out, because they show too little
 DRAFTED = 512  # tokens in a batch of the draft
 
 
@@ -46,7 +46,7 @@ def guesses(draft: llama_cpp.Llama, tokens: list[int], text: list[int]) -> Itera
 
 
 def looked_up(known: list[int], match: _test.Match, most: int) -> list[int]:
-    """What followed the match; past the end of the text it goes on with what was just looked up."""
+    """The tokens that followed the match. Past the end of the text it continues in these tokens."""
     found: list[int] = []
     while match.length and len(found) < most:
         found.append((known + found)[match.next + len(found)])
@@ -58,9 +58,9 @@ def trace(prompt: Prompt, tokens: list[int], text: list[int], drafted: list[tupl
 
     Returns:
         id, category, prompt (tokens); model: 1 if the draft's token is right; sure: its probability in ten
-        thousandths; match: how many tokens agree before what is looked up, 0 if nothing is; disputed: 1 if other
-        matches as long went on in another way; right: how many of the tokens looked up are; agrees: 1 if the draft
-        says the same as the first one that is not.
+        thousandths; match: the length of the match, 0 if there is none; disputed: 1 if other matches of this length
+        continue in another way; right: how many looked-up tokens are right; agrees: 1 if the draft's token is the
+        first wrong one that was looked up.
     """
     index = _test.SuffixIndex()
     index.append(np.array(tokens, np.int32))

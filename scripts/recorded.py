@@ -17,21 +17,28 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "docs" / "data"
-MACHINE = os.environ.get("MACHINE", "")  # a folder of docs/data/: a second machine's, beside that of most figures
-DIGITS = 5  # of a number: more is noise, and makes files large
+MACHINE = os.environ.get("MACHINE", "")  # a folder in docs/data/ for the figures of another machine
+DIGITS = 5  # significant digits of a number: more are noise, and make files large
 KEPT = (
     *("num_prompt_tokens", "num_tokens", "total_seconds", "tokens_per_second"),
     *("acceptance_rate", "mean_acceptance_length", "per_drafter"),
-)  # of a run's statistics
-MEASURED = ("cpp", "specllama", "scripts", "CMakeLists.txt")  # a change there is another program than the commit's
+)  # the statistics of a run that are kept
+MEASURED = ("cpp", "specllama", "scripts", "CMakeLists.txt")  # changes here make another program than the commit's
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The parser of a script's arguments, with ``--record``."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
+    return made
 
 
 def keep(name: str, found: Mapping[str, Any]) -> None:
-    """Write a measurement, which has its ``machine``, as JSON.
+    """Write a measurement as JSON.
 
     Args:
-        name: of the file, without its ending.
-        found: ready for JSON.
+        name: the name of the file, without its ending.
+        found: the measurement, ready for JSON. It has a ``machine``; otherwise a ValueError is raised.
     """
     if "machine" not in found:
         raise ValueError(f"{name} does not say on which machine it was measured")
@@ -42,7 +49,7 @@ def keep(name: str, found: Mapping[str, Any]) -> None:
 
 
 def commit() -> str:
-    """What the sources are, as git names it; with a ``+`` if they were changed since."""
+    """The short hash of the commit, with a ``+`` if the sources were changed since."""
     name = _git("rev-parse", "--short=12", "HEAD").stdout.strip()
     return name + "+" * bool(_git("diff", "--quiet", "HEAD", "--", *MEASURED).returncode)
 
@@ -52,7 +59,7 @@ def _git(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def _shortened(found: Mapping[str, Any]) -> dict[str, Any]:
-    """With few statistics of each run: all of them are most of a file, and no table shows them."""
+    """Keep only the statistics of runs that a table shows. All of them would be most of a file."""
     runs = [
         {**run, "stats": {name: value for name, value in run["stats"].items() if name in KEPT}}
         if "stats" in run
@@ -71,7 +78,7 @@ def _rounded(value: Any) -> Any:
 
 
 def main() -> None:
-    """Keep what comes on stdin."""
+    """Keep the JSON that comes on stdin."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="of the file in docs/data/, without .json")
     keep(parser.parse_args().name, json.load(sys.stdin))

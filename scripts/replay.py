@@ -28,9 +28,10 @@ from specllama import _core_test as _test  # noqa: E402
 
 TRACES = sorted((ROOT / "docs" / "data").glob("traces-*.json"))
 MOST = 64  # what "auto" drafts at most
-SEEDS = range(4)  # of what a batch takes
+SEEDS = range(4)  # of the random times of batches
 
-# Milliseconds, and in units of the first one. Measured with two threads. Beyond 16 tokens it goes on as prompts do.
+# T(n) with two threads: DRAFTS in units of T(1), TARGETS in milliseconds, with T(1) of the draft before them. Beyond
+# 16 tokens batches cost what prompts do.
 EPYC, ZEN3, XEON, OLDER = "EPYC (Zen 4)", "EPYC (Zen 3)", "Xeon (Sapphire Rapids)", "older Xeon"
 DRAFTS: dict[str, Curve] = {
     "kernels": curve(1.0, {1: 1, 2: 1.25, 3: 1.37, 4: 1.58, 6: 1.7, 9: 2.15, 16: 3.8, 24: 4.9, 66: 12, 512: 95}),
@@ -39,7 +40,7 @@ DRAFTS: dict[str, Curve] = {
     ),
 }
 TARGETS: dict[str, tuple[str, float, dict[int, float]]] = {
-    # As learned among several texts: its kernels take eight rows at a time.
+    # These costs were learned among several texts: the kernels take eight rows at a time.
     f"Q4_K_M, kernels, {ZEN3}": (
         "kernels",
         15,
@@ -111,7 +112,7 @@ TARGETS: dict[str, tuple[str, float, dict[int, float]]] = {
 
 
 def machine(name: str) -> Machine:
-    """One of TARGETS."""
+    """The machine of an entry of TARGETS."""
     kernels, draft, target = TARGETS[name]
     return Machine(
         lambda n: float(np.interp(n, list(target), list(target.values()))) / 1e3,
@@ -125,9 +126,9 @@ class Trace:
 
     Attributes:
         category: what kind of text it is.
-        length: tokens.
+        length: the number of tokens.
         text: what is known of each place.
-        agrees: whether the draft says the same as the first token that was looked up and is wrong.
+        agrees: for each place, whether the draft's token is the first wrong one that was looked up.
     """
 
     category: str
@@ -137,7 +138,7 @@ class Trace:
 
     @classmethod
     def of(cls, recorded: Mapping[str, Any]) -> Trace:
-        """From the file."""
+        """Read a text as the file has it."""
 
         def column(key: str, kind: type) -> Any:
             return np.array([*map(int, recorded[key]), *[0] * (MOST + 1)]).astype(kind)
@@ -154,7 +155,7 @@ class Trace:
 
 
 def read_traces(paths: Iterable[Path]) -> dict[str, list[Trace]]:
-    """All texts of some files, by set: the file, and what it was made of."""
+    """All texts of files, by set. The name of a set has the file and the kind of its prompts."""
     found: dict[str, list[Trace]] = {}
     for path in paths:
         for recorded in json.loads(path.read_text())["texts"]:
@@ -173,7 +174,7 @@ def speedups(
     most: int = MOST,
     simulation: type[Simulation] = Simulation,
 ) -> list[tuple[float, float]]:
-    """Of each text over plain decoding, one after the other: without the draft's prompt, and with it."""
+    """Speedups of texts, one after the other, over plain decoding: without the draft's prompt, and with it."""
     mean = np.zeros((len(traces), 2))
     for seed in SEEDS:
         on = machine(name)
@@ -214,7 +215,7 @@ def together(sets: Mapping[str, list[Trace]], max_parallel: Iterable[int], most:
 def oracle(name: str, trace: Trace) -> float:
     """The speedup if it were known what will be accepted: only that is drafted, and as much of it as is best.
 
-    What can be looked up costs nothing, what only the model knows one decode of it each (dynamic programming).
+    A token that can be looked up costs nothing. One that only the model knows costs one decode (dynamic programming).
     """
     on = machine(name)
     assert on.draft is not None

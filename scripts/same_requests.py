@@ -32,13 +32,13 @@ KINDS = {
     (False, True): "only theirs",
     (False, False): "neither",
 }
-"""By whether we answer, and whether they do."""
-_SECONDS = 300  # that an answer may take
+"""The names of the cases, by whether OURS answers and whether THEIRS does."""
+_SECONDS = 300  # the most for an answer
 _LONGEST = 200
 
 
 class Answer(NamedTuple):
-    """What a server said: its status, the fields of what it said, and the text itself."""
+    """An answer of a server: its status, the names of its fields, and its text."""
 
     status: int
     fields: set[str]
@@ -56,7 +56,7 @@ def ask(client: httpx.Client, request: dict[str, Any]) -> Answer:
 
 
 def parts(text: str) -> list[Any]:
-    """The objects of an answer: one, or those of a stream."""
+    """The objects of an answer: one, or all of a stream."""
     if text.startswith(("{", "[")):
         return [json.loads(text)]
     lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
@@ -75,7 +75,7 @@ def paths(value: Any, begin: str = "") -> Iterator[str]:
 
 
 def main() -> int:
-    """The command."""
+    """Run the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ours")
     parser.add_argument("theirs")

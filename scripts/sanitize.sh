@@ -2,7 +2,7 @@
 # Builds the extension with AddressSanitizer and UndefinedBehaviorSanitizer into build/sanitize, and runs the tests
 # on it (those that need no downloaded model), in the environment that is active. Arguments go to pytest.
 # With SANITIZERS=thread it is ThreadSanitizer, and the tests are those in which threads meet.
-# libllama itself is not instrumented: what is looked for is in specllama._core.
+# libllama itself is not instrumented: the errors that are looked for are in specllama._core.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -87,12 +87,12 @@ PYTHON
 sanitized python "$probe.py" "$overlay" $marks
 echo "sanitize: what was planted was found; $overlay is instrumented"
 
-# Left out are tests that look at no native code of ours (PyTorch, pages, downloads, reports, what servers refuse, which schemas are
-# supported, how texts and chats are read, what reports say, ggml's structures, how long a grammar may take), and those that run it by way of other processes or of the
-# server (commands, trials in a child, signals, damaged files): the tests that stay run the same code here, and a process
-# takes seconds to start. Those that are marked long or statistics are left out, too: they run the same code with other numbers. So are
-# forks of a process with threads: once in some sixty such tests a child waited forever, and never without the sanitizer.
-# With an empty cache the tests of real models skip themselves: they say nothing new here, and would take an hour.
+# Tests that run no native code of ours are left out (PyTorch, pages, downloads, reports, requests, schemas, reading of
+# texts and chats, ggml's structures, time limits of grammars). So are tests that run it in other processes or in the
+# server (commands, trials in a child, signals, damaged files): other tests run this code here, and a process takes
+# seconds to start. Tests that are marked long or statistics run the code only with other numbers. Forks of a process
+# with threads are left out, too: in one of about sixty tests a child waited forever, but never without the sanitizer.
+# With an empty cache the tests of real models skip themselves: they show nothing new here, and would take an hour.
 left_out=(abi_headers assertions bench_output bench_summary catalog cmake_args compatibility cost_cache docs fetch hub
     prompts product_trial replay report_prediction server_auth server_hosts server_schemas server_sizes structure tables
     troubleshooting amx batch_continues batch_files bench_against bench_command chat_command cli cli_models cli_usage demo eval_command
@@ -103,20 +103,21 @@ left_out=(abi_headers assertions bench_output bench_summary catalog cmake_args c
     forks chat_arguments server_meanings tool_calls drafts_command automatic_draft loading_options server_images server_api server_responses
     server_messages server_recorded server_parallel batch_command schemas infill arguments auto_options cost_memory cost_curve
     server_paths server_same_requests train_state_heads sibling ggml_layout slow_grammars)
-ignored=(--deselect=tests/test_heads_hard.py::test_forks)
+ignored=(--deselect=tests/drafts/test_heads_hard.py::test_forks)
 for name in "${left_out[@]}"; do
-    [ -f "tests/test_$name.py" ] || { echo "sanitize: there is no tests/test_$name.py to leave out" >&2; exit 1; }
-    ignored+=("--ignore=tests/test_$name.py")
+    path=$(echo tests/*/"test_$name.py")
+    [ -f "$path" ] || { echo "sanitize: there is no $path to leave out" >&2; exit 1; }
+    ignored+=("--ignore=$path")
 done
 # pytest's own cache stays that of the plain run.
 # Two processes halve the time. One OpenMP thread each: two processes with two threads each would wait for each other.
 export SPECLLAMA_CACHE=$PWD/$build/no-models SPECLLAMA_REQUIRE_MODELS=0 OMP_THREAD_LIMIT=1
-# Without arguments, of a test with many cases some are enough: the others run the same code with other numbers.
+# Without arguments, a test with many cases runs only some of them: the others run this code with other numbers.
 [ $# -gt 0 ] || export SPECLLAMA_MOST_CASES=4
 if [ "$sanitizers" = thread ] && [ $# = 0 ]; then
-    set -- tests/test_{closing,interruptions,listed_rows,loading_in_threads,parallel,room,scheduler,shared_draft,views,waiting}.py
+    set -- tests/*/test_{closing,interruptions,listed_rows,loading_in_threads,parallel,room,scheduler,shared_draft,views,waiting}.py
 fi
-# ThreadSanitizer goes on after a finding, and pytest would say nothing of it: not of a test that passes, nor of a worker.
+# ThreadSanitizer goes on after a finding, and pytest shows nothing of it for tests that pass or run in a worker.
 rm -f "$build"/report.*
 export TSAN_OPTIONS=$TSAN_OPTIONS:log_path=$PWD/$build/report
 status=0

@@ -1,7 +1,7 @@
 """Prints the processor time that following a JSON schema takes for each token, on a model's own vocabulary.
 
-Run it where specllama is installed: ``python scripts/schema_cost.py MODEL`` (a path or a name; no weights are
-loaded). Texts that are valid by a schema are followed token by token, as in plain decoding, and four at a time, of
+Run it where specllama is installed: ``python scripts/schema_cost.py MODEL`` (a path or a
+name). Texts that are valid by a schema are followed token by token, as in plain decoding, and four at a time, of
 which half are taken back, as with a draft.
 """
 
@@ -13,13 +13,13 @@ import statistics
 import time
 from typing import Any
 
-import llama_cpp
 import numpy as np
 from json_schemas import QUESTIONS
 
+import specllama
 from specllama.engine.schema_constraint import schema_vocabulary
-from specllama.grammars.schema import SchemaGrammar, matched_schema
-from specllama.models import catalog
+from specllama.grammars.schema import matched_schema
+from specllama.grammars.schema_matcher import SchemaVocabulary
 
 MODEL_SECONDS = 0.045  # a token of a 1.5B in 4 bits on two cores
 DRAFTED = 4
@@ -30,7 +30,7 @@ ANSWER = {
     "integer": 1815,
     "null": None,
 }
-RICH: dict[str, Any] = {  # what a grammar of llama_cpp's does not follow
+RICH: dict[str, Any] = {  # a schema that llama_cpp's grammars do not follow
     "$ref": "#/$defs/node",
     "$defs": {
         "node": {
@@ -51,7 +51,7 @@ NODE = {"id": "3fa85f64-5717-4562-b3fc-2c963f66afa6", "size": 815, "code": "123-
 
 
 def example(schema: dict[str, Any]) -> Any:
-    """Something valid by one of the schemas above."""
+    """A value that is valid by one of the schemas above."""
     if "enum" in schema:
         return schema["enum"][0]
     if schema["type"] == "object":
@@ -61,10 +61,10 @@ def example(schema: dict[str, Any]) -> Any:
     return ANSWER[schema["type"]]
 
 
-def follow(llm: llama_cpp.Llama, grammar: SchemaGrammar, text: str) -> tuple[list[float], list[float]]:
+def follow(
+    vocabulary: SchemaVocabulary, tokens: np.ndarray[tuple[int], np.dtype[np.intc]], grammar: str
+) -> tuple[list[float], list[float]]:
     """Milliseconds of processor time of each token in plain decoding, and with drafts of which half is rejected."""
-    vocabulary = schema_vocabulary(llm)
-    tokens = np.array(llm.tokenize(text.encode(), add_bos=False), dtype=np.intc)
     plain, drafted = [], []
     matcher = vocabulary.matcher(grammar)
     for i in range(len(tokens)):
@@ -72,9 +72,7 @@ def follow(llm: llama_cpp.Llama, grammar: SchemaGrammar, text: str) -> tuple[lis
         mask, may_end, _ = matcher(tokens[:i])
         plain.append(1e3 * (time.process_time() - start))
         assert not may_end or i == len(tokens) - 1
-        assert mask[tokens[i] // 8] >> (tokens[i] % 8) & 1, (
-            f"{llm.detokenize(tokens[i : i + 1].tolist())!r} is forbidden"
-        )
+        assert mask[tokens[i] // 8] >> (tokens[i] % 8) & 1, f"{vocabulary.name(int(tokens[i]))!r} is forbidden"
     constraint = vocabulary.constraint(grammar)
     kept = 0
     while kept < len(tokens):
@@ -92,19 +90,20 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    llm = llama_cpp.Llama(str(catalog.resolve(parser.parse_args().model)), vocab_only=True, verbose=False)
+    llm = specllama.Llama(parser.parse_args().model, n_ctx=64, verbose=False)
     start = time.perf_counter()
-    vocabulary = schema_vocabulary(llm)
+    vocabulary = schema_vocabulary(llm.engine.model)
     print(f"{llm.n_vocab()} tokens, known to llguidance after {time.perf_counter() - start:.2f} s\n")
     print("| schema | made ms | first mask ms | mean ms | worst ms | of a 1.5B's token | mean with drafts ms |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     several = [(f"question {i + 1}", schema, example(schema)) for i, schema in enumerate(QUESTIONS.values())]
     for name, schema, value in [*several, ("recursive, with bounds", RICH, {**NODE, "next": {**NODE, "next": None}})]:
         start = time.process_time()
-        grammar = SchemaGrammar("", matched_schema(json.dumps(schema)))
+        grammar = matched_schema(json.dumps(schema))
         vocabulary.matcher(grammar)
         made = 1e3 * (time.process_time() - start)
-        plain, drafted = follow(llm, grammar, json.dumps(value, ensure_ascii=False))
+        text = json.dumps(value, ensure_ascii=False).encode()
+        plain, drafted = follow(vocabulary, np.array(llm.tokenize(text, add_bos=False), np.intc), grammar)
         mean = statistics.mean(plain)
         share = mean / 1e3 / MODEL_SECONDS
         cells = f"{made:.1f} | {plain[0]:.2f} | {mean:.3f} | {max(plain[1:]):.2f} | {share:.1%}"

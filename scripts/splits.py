@@ -8,7 +8,6 @@ same: it splits where two tokens nearly tie (``specllama verify`` shows that).
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import recorded
@@ -38,7 +37,7 @@ def shortest(prompts: list[Prompt], count: int) -> list[Prompt]:
 
 
 def compared(llm: specllama.Llama, prompt: Prompt, way: str, max_tokens: int) -> dict[str, Any]:
-    """Where the text with a draft leaves that without; None if nowhere."""
+    """Compare the texts with a draft and without. ``split`` is where they part; None if they are equal."""
     rendered = prompt.rendered(llm)
     options = {"max_tokens": max_tokens, **WAYS[way]}
     plain, drafted = (answer(llm, rendered, num_draft_tokens=n, **options) for n in (0, DRAFTED))
@@ -48,11 +47,10 @@ def compared(llm: specllama.Llama, prompt: Prompt, way: str, max_tokens: int) ->
 
 def main() -> None:
     """Print how many of them split, and where."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__)
     add_pair(parser)
     parser.add_argument("-n", "--max-tokens", type=int, default=48)
     parser.add_argument("--kernels", default="auto")
-    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
     llm = opened(given, n_ctx=1024, kernels=given.kernels)
     prompts = shortest(builtin_prompts(), PROMPTS)

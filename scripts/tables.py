@@ -24,13 +24,13 @@ MARKED = re.compile(
 
 
 def pages() -> Iterator[Path]:
-    """README, and docs."""
+    """The pages with figures: README.md and docs/."""
     yield recorded.ROOT / "README.md"
     yield from sorted((recorded.ROOT / "docs").glob("*.md"))
 
 
 def names_in(text: str) -> list[str]:
-    """What a page wants."""
+    """The names of the figures in a page."""
     return [found["name"] for found in MARKED.finditer(text)]
 
 
@@ -57,7 +57,7 @@ def written(text: str) -> str:
 
 
 def main() -> int:
-    """Write, or compare."""
+    """Write the pages, or compare them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; say what would be")
     given = parser.parse_args()

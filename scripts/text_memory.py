@@ -1,8 +1,8 @@
 """Prints how much memory a text takes among others, its KV cache apart (Linux).
 
 Run it where specllama is installed: ``python scripts/text_memory.py TARGET DRAFT``. The same prompts as in
-scripts/many_texts.py are answered with 2 texts at once and with more, each in a process of its own. A text takes what
-the second process holds more, divided by how many texts more it has.
+scripts/many_texts.py are answered with 2 texts at once and with more, each in a process of its own. The memory
+of a text is what a process with more texts holds more, divided by how many texts more it has.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pair import add_pair, opened
 import specllama
 from specllama.evidence.machine import describe_machine
 
-FEWEST = 2  # one text alone takes another way
+FEWEST = 2  # one text alone is decoded in another way
 
 
 def cache_bytes(llm: specllama.Llama) -> int:
-    """Of one text's KV cache, both models', as F16."""
+    """The bytes of one text's KV caches of both models, as F16."""
     return N_CTX * sum(_token_bytes(one.metadata) for one in (llm, llm.draft_model))
 
 
@@ -39,7 +39,7 @@ def _token_bytes(metadata: dict[str, str]) -> int:
 
 
 def held(given: argparse.Namespace) -> dict[str, Any]:
-    """What this process holds behind as many texts as fit twice, with a draft."""
+    """The memory of this process after answering twice as many texts as run at once, with a draft."""
     (parallel,) = given.parallel
     llm = opened(given, n_ctx=N_CTX, max_parallel=parallel)
     given.texts, given.prompts = 2 * parallel, None
@@ -54,12 +54,11 @@ def held(given: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Print a row for each number of texts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recorded.parser(__doc__)
     add_pair(parser)
     parser.add_argument("-n", "--max-tokens", type=int, default=64)
     parser.add_argument("--parallel", type=int, nargs="+", default=[4, 8, 16])
     parser.add_argument("--here", action="store_true", help="once in this process, and print the result as JSON")
-    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
     if given.here:
         print(json.dumps(held(given)))

@@ -1,8 +1,10 @@
-"""How should a head learn? The same text, the same states, and one choice changed at a time.
+"""How should a draft learn? The same text, the same states, and one choice changed at a time.
 
     python scripts/train_experiments.py MODEL --tokens 20000 --only muon,adamw --record NAME
+    python scripts/train_experiments.py MODEL --draft SMALL --tokens 20000 --record NAME
 
-Text and states are kept in specllama's cache, for further choices. `--record` adds to a file of docs/data, from which
+The second one trains a small model. The text is that of `specllama train-draft`. States are kept in specllama's cache,
+for further choices. `--record` adds to a file of docs/data, from which
 `scripts/tables.py` makes the table of docs/make-your-own-draft.md. The seconds are those of the processor, on one
 thread: other work on the machine hardly changes them.
 """
@@ -10,6 +12,7 @@ thread: other work on the machine hardly changes them.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import json
 import sys
@@ -23,67 +26,97 @@ import torch
 
 from specllama import Engine, Llama
 from specllama.backend.cpu import cpu_name
+from specllama.engine.hidden import FINAL
 from specllama.models import catalog
-from specllama.training.acceptance import STEPS
-from specllama.training.fit import Recipe, fit
-from specllama.training.loss import loss_of
+from specllama.models.head_kinds import SIBLING, TRAINED
+from specllama.training.fit import SIBLINGS, Recipe, fit
 from specllama.training.optimizer import Muon
 from specllama.training.plan import num_rows
 from specllama.training.progress import SILENT
 from specllama.training.shards import write_shards
+from specllama.training.sibling import SiblingStart, read_sibling
 from specllama.training.target import Target, read_target
 from specllama.training.text import Text, Writer, read_texts
-from specllama.training.train import counted_rows
+from specllama.training.torch_here import use_threads
+from specllama.training.train import Budget, counted_rows
 from specllama.training.work import Work
 
 if TYPE_CHECKING:
     from specllama.training.batches import Batch
-    from specllama.training.head import Head
+    from specllama.training.head import AnyHead
 
 N_CTX = 1024
+LEAST = 1e-6  # of a probability whose logarithm is taken
 
 
-def overlap_loss(head: Head, batch: Batch, share: float = 1.0) -> torch.Tensor:
-    """LK: minus the logarithm of the acceptance (arXiv 2602.23881), with the usual loss for the rest of 1."""
+def blended(
+    head: AnyHead, batch: Batch, *, forward: float = 0.0, reverse: float = 0.0, overlap: float = 0.0
+) -> torch.Tensor:
+    """A sum of losses, each with its weight. All see the target's distribution at its most likely tokens only.
+
+    Args:
+        head: the head that learns.
+        batch: the batch.
+        forward: the weight of the cross-entropy, which has the gradient of the forward KL divergence.
+        reverse: the weight of the reverse KL divergence. All tokens besides the most likely ones count as one token.
+        overlap: the weight of minus the logarithm of the acceptance (LK, arXiv 2602.23881).
+    """
     total = batch.embedded.new_zeros(())
-    for step, multiplied in enumerate(head(batch.embedded, head.read(batch.states), STEPS)):
+    for step, multiplied in enumerate(head.drafted(batch, head.learned_steps)):
         learned = batch.learned.clone()
         learned[:, :step] = False
-        q = torch.gather(head.logits(multiplied[learned]).float().softmax(-1), -1, batch.likely[learned])
-        accepted = torch.minimum(q, batch.shares[learned]).sum(-1)
-        total = total - accepted.clamp_min(1e-6).log().mean()
-    found = share * total / STEPS
-    return found if share == 1.0 else found + (1.0 - share) * loss_of(head, batch)
+        logits, shares = head.logits(multiplied[learned]).float(), batch.shares[learned]
+        log_q = torch.gather(logits.log_softmax(-1), -1, batch.likely[learned])
+        q = log_q.exp()
+        if forward:
+            total = total - forward * (shares * log_q).sum(-1).mean()
+        if reverse:
+            rest_q, rest = ((1.0 - one.sum(-1)).clamp_min(LEAST) for one in (q, shares))
+            found = (q * (log_q - shares.clamp_min(LEAST).log())).sum(-1) + rest_q * (rest_q / rest).log()
+            total = total + reverse * found.mean()
+        if overlap:
+            total = total - overlap * torch.minimum(q, shares).sum(-1).clamp_min(LEAST).log().mean()
+    return total / head.learned_steps
 
 
 def adamw(weights: list[torch.Tensor], lr: float) -> torch.optim.Optimizer:
-    """With the usual betas of language models."""
+    """AdamW with the usual betas of language models."""
     return torch.optim.AdamW(weights, lr=lr, betas=(0.9, 0.95), weight_decay=0.01)
 
 
+LK = functools.partial(blended, overlap=1.0)
+HALF_LK = functools.partial(blended, forward=0.5, overlap=0.5)
 RECIPES: dict[str, Recipe] = {
     "muon 0.02": Recipe(optimizer=Muon, lr=0.02),
-    "muon 0.02 half LK": Recipe(optimizer=Muon, lr=0.02, loss=functools.partial(overlap_loss, share=0.5)),
+    "muon 0.02 half LK": Recipe(optimizer=Muon, lr=0.02, loss=HALF_LK),
     "muon 0.005": Recipe(optimizer=Muon, lr=0.005),
     "adamw 3e-4": Recipe(optimizer=adamw, lr=3e-4),
     "adamw 1e-3": Recipe(optimizer=adamw, lr=1e-3),
     "adamw 3e-3": Recipe(optimizer=adamw, lr=3e-3),
-    "adamw 1e-3 LK": Recipe(optimizer=adamw, lr=1e-3, loss=overlap_loss),
-    "adamw 1e-3 half LK": Recipe(optimizer=adamw, lr=1e-3, loss=functools.partial(overlap_loss, share=0.5)),
+    "adamw 1e-3 LK": Recipe(optimizer=adamw, lr=1e-3, loss=LK),
+    "adamw 1e-3 half LK": Recipe(optimizer=adamw, lr=1e-3, loss=HALF_LK),
     "adamw 1e-3 8 passes": Recipe(optimizer=adamw, lr=1e-3, epochs=8),
+}
+
+ONCE = dataclasses.replace(SIBLINGS, epochs=1)
+OF_SIBLINGS: dict[str, Recipe] = {
+    "forward KL": ONCE,
+    "reverse KL": dataclasses.replace(ONCE, loss=functools.partial(blended, reverse=1.0)),
+    "LK": dataclasses.replace(ONCE, loss=LK),
+    "half LK": dataclasses.replace(ONCE, loss=HALF_LK),
 }
 
 
 def prepared(target: Target, work: Work, tokens: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Text and states, as `specllama train-draft` makes them. Returns the tokens that the heads say."""
+    """Make text and states as `specllama train-draft` does. Returns the tokens that the heads can draft [n_rows]."""
     work.folder.mkdir(parents=True, exist_ok=True)
     if sum(text.size for text in read_texts(work.texts)) < tokens:
-        llm = Llama(target.path, n_ctx=N_CTX, n_threads=1, n_threads_batch=1, max_parallel=8, verbose=False)
-        Writer(llm, work.texts).write(lambda size: size >= tokens, 8, lambda *_: None)
+        llm = Llama(target.path, n_ctx=N_CTX, n_threads=1, n_threads_batch=1, max_parallel=16, verbose=False)
+        Writer(llm, work.texts).write(lambda size: size >= tokens, 16, lambda *_: None)
         llm.close()
     texts = _first(read_texts(work.texts), tokens)
     rows = counted_rows(texts, target.n_vocab, num_rows)
-    with Engine.open(target.path, n_ctx=N_CTX, n_threads=1, shown_layers=target.layers) as engine:
+    with Engine.open(target.path, n_ctx=N_CTX, n_threads=1, shown_layers=target.layers or (FINAL,)) as engine:
         write_shards(engine, texts, rows, len(target.layers), work.states, lambda _: False, lambda *_: None)
     return rows
 
@@ -93,14 +126,26 @@ def _first(texts: list[Text], tokens: int) -> list[Text]:
     return texts[: int(np.searchsorted(sizes, tokens)) + 1]
 
 
-def tried(target: Target, work: Work, rows: np.ndarray[tuple[int], np.dtype[np.int64]], name: str) -> dict[str, object]:
-    """One training."""
+def tried(
+    target: Target,
+    work: Work,
+    rows: np.ndarray[tuple[int], np.dtype[np.int64]],
+    start: SiblingStart | None,
+    name: str,
+    recipe: Recipe,
+) -> dict[str, object]:
+    """Train with one recipe, and return the results."""
     for left in (work.checkpoint, work.best, work.folder / "cells.json"):
         left.unlink(missing_ok=True)
     begun = time.process_time()
-    _, found = fit(work, target, rows, device="cpu", seconds=1e9, progress=SILENT, recipe=RECIPES[name])
+    kind = TRAINED[0] if start is None else SIBLING
+    _, found = fit(
+        work, target, rows, start=start, kind=kind, device="cpu", seconds=1e9, progress=SILENT, recipe=recipe
+    )
+    (_, greedy, sampled), *_ = torch.load(work.checkpoint, weights_only=True)["curve"]
     return {
         "recipe": name,
+        "before": {"greedy": [round(one, 4) for one in greedy], "sampled": [round(one, 4) for one in sampled]},
         "greedy": [round(one, 4) for one in found.greedy],
         "sampled": [round(one, 4) for one in found.sampled],
         "length": round(found.length, 4),
@@ -114,16 +159,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--tokens", type=int, default=20_000)
-    parser.add_argument("--only", default=",".join(RECIPES), help="names of recipes, with commas")
+    parser.add_argument("--draft", metavar="SMALL", help="a small model, which learns in place of a new head")
+    parser.add_argument("--only", help="names of recipes, with commas; by default all of them")
     parser.add_argument("--record", metavar="NAME", help="a file of docs/data, without its ending")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    use_threads(1)
     target = read_target(catalog.resolve(arguments.model))
-    work = Work(target.weights, {"experiments": 1}, {"tokens": arguments.tokens})
+    recipes, start = RECIPES, None
+    if arguments.draft is not None:
+        recipes, start = OF_SIBLINGS, read_sibling(catalog.resolve(arguments.draft), target)
+        target = dataclasses.replace(target, layers=start.layers)
+    asked = {"experiments": arguments.tokens, "small": arguments.draft}
+    work = Work(target.weights, {"text": [], "answer": Budget(tokens=1).answer}, asked)
     with work.alone():
         rows = prepared(target, work, arguments.tokens)
-        for name in arguments.only.split(","):
-            found = tried(target, work, rows, name)
+        for name in arguments.only.split(",") if arguments.only else recipes:
+            found = tried(target, work, rows, start, name, recipes[name])
             sys.stdout.write(json.dumps(found) + "\n")
             sys.stdout.flush()
             if arguments.record:

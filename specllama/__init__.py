@@ -37,14 +37,14 @@ _WHERE = {
     "Token": ".token",
 }
 
-_EVIDENCE = ("bench", "compare", "eval", "tune", "verify")  # parts of one room: `specllama.bench.run(llm, prompts)`
+_EVIDENCE = ("bench", "compare", "eval", "tune", "verify")  # modules of `evidence`, as in `specllama.bench.run`
 
 __all__ = ["BusyError", "ClosedError", "ContextFullError", "DecodeError", "FallbackWarning", "ModelNotFoundError"]
 __all__ += ["Conversation", "Engine", "Llama", "StateError", "Stats", "Token", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loading libllama takes most of a second: `specllama pull --list` need not wait for it.
+    # Names are imported when they are first used: loading libllama takes most of a second.
     from importlib import import_module
 
     if name in _EVIDENCE:

@@ -1,4 +1,4 @@
-"""``python -m specllama``: the command, for whoever does not have its script on the PATH."""
+"""``python -m specllama`` runs the command, also if its script is not on the PATH."""
 
 from __future__ import annotations
 

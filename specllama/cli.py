@@ -38,13 +38,13 @@ from specllama.commands.arguments import UsageError
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
 
-WRONG_USAGE = 2  # As argparse has it.
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it.
+WRONG_USAGE = 2  # argparse's code
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 BROKEN_PIPE = 141  # 128 + SIGPIPE.
 TERMINATED = 143  # 128 + SIGTERM.
 _ONCE_MORE = 5  # seconds until a signal is raised again, if the program still runs
 _ALARMS = [signal.SIGALRM] if hasattr(signal, "SIGALRM") else []  # Windows has none
-_ONE_SIGNAL = 1.0  # seconds; timeout(1) sends SIGTERM to the process and to its group
+_ONE_SIGNAL = 1.0  # seconds in which SIGTERM counts once: timeout(1) sends it to the process and to its group
 
 
 class Command(Protocol):
@@ -81,10 +81,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line, and return its exit code, see the parser's epilog."""
+    """Run the command line. Returns its exit code, one of those in the parser's epilog."""
     _replace_closed_streams()
-    # A terminal that cannot show a character must not end the run. Bytes that are no UTF-8 are refused where they are
-    # understood as text, with a word on what they were.
+    # A terminal that cannot show a character must not end the run. Bytes of stdin that are not UTF-8 are refused later,
+    # where an error message can name them.
     for stream, errors in ((sys.stdout, "replace"), (sys.stderr, "replace"), (sys.stdin, "surrogateescape")):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=errors)
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _decisions_shown() -> Iterator[None]:
-    """Within the block it is shown what ``-md auto`` is decided to be."""
+    """A block in which it is printed on stderr which draft ``-md auto`` chooses."""
     logger, handler = logging.getLogger("specllama.drafts"), _ToStderr(logging.INFO)
     before = logger.level
     logger.addHandler(handler)
@@ -147,7 +147,7 @@ def _run(arguments: argparse.Namespace) -> int:
     except (KeyboardInterrupt, SystemExit) as end:
         return _ended(end)
     except BrokenPipeError:
-        _forget_stdout()  # whoever read it has seen enough
+        _forget_stdout()  # its reader, such as `head`, has ended
         return BROKEN_PIPE
     except Exception as error:
         if (behind := _signal_behind(error)) is not None:
@@ -172,7 +172,7 @@ def _ended(end: KeyboardInterrupt | SystemExit) -> int:
 
 
 def _signal_behind(error: BaseException) -> KeyboardInterrupt | SystemExit | None:
-    """What a signal raised while a module was imported: there some code makes an error of its own of it."""
+    """The exception of a signal that has led to an error, or None. Some modules hide it while they are imported."""
     cause = error.__cause__
     while cause is not None and not isinstance(cause, (KeyboardInterrupt, SystemExit)):
         cause = cause.__cause__
@@ -181,9 +181,9 @@ def _signal_behind(error: BaseException) -> KeyboardInterrupt | SystemExit | Non
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the block by a SystemExit, so that what is there is printed, kept and closed as after Ctrl-C.
+    """Have SIGTERM end the block by a SystemExit, so that results are printed, kept and closed as after Ctrl-C.
 
-    Other people's code may drop it: modules do, while they are imported. So it is raised again after a while.
+    Other code may drop the exception, as some modules do while they are imported. So it is raised again after a while.
     """
     heard = -math.inf
 
@@ -195,7 +195,7 @@ def _ended_by_sigterm() -> Iterator[None]:
                 signal.alarm(_ONCE_MORE)
             raise SystemExit(TERMINATED)
 
-    # Whoever runs a command in a thread, or ignores or handles the signal, means that.
+    # Only the main thread can set handlers. A program that ignores or handles the signal itself is not disturbed.
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -211,9 +211,9 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _replace_closed_streams() -> None:
-    """Where a shell closed one (``>&-``) Python has None, and the next file that is opened would take its place.
+    """Open the null device for each closed standard stream: else the next opened file would take its place.
 
-    A program that calls `main` may have closed one, too.
+    Python has None for a stream that a shell closed (``>&-``). A program that calls `main` may have closed one, too.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
@@ -229,8 +229,8 @@ def _flush_or_forget_stdout() -> None:
 
 
 def _forget_stdout() -> None:
-    """Python would fail once more when it flushes at its end what could not be written."""
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # it is no file
+    """Replace stdout by the null device. Else Python would fail once more when it flushes stdout at its end."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # stdout is no file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

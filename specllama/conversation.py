@@ -1,4 +1,4 @@
-"""A chat of several turns, of which each decodes only what is new."""
+"""A chat of several turns. Each turn decodes only the tokens that are new."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ _OF_SPECLLAMA = ("num_draft_tokens", "verify", "min_tokens", *SAMPLERS)
 
 @dataclasses.dataclass(frozen=True)
 class _State:
-    """What was said. Replaced as a whole, so that no interruption leaves half a turn."""
+    """The messages so far, and their tokens. It is replaced as a whole, so that no interruption leaves half a turn."""
 
     messages: tuple[Message, ...] = ()
     prompt: str = ""
     """The text of the last prompt, which holds all earlier turns."""
     tokens: tuple[int, ...] = ()
-    """What the model has read and written: the last prompt and its answer. Empty if the messages are not from here."""
+    """The tokens of the last prompt and its answer; empty if the messages were changed, or the prompt is no text."""
 
 
 class Conversation:
-    """A chat with a model, which remembers what was said.
+    """A chat with a model. It remembers all messages.
 
-    Each turn continues the very tokens that the model has read and written, so that its whole KV cache is used again:
-    an answer, tokenized once more, is often not the tokens that were generated. Only if the chat template rewrites
-    earlier turns (some drop an answer's reasoning) are they what the template makes of them.
+    Each turn continues the tokens that the model has read and written, so that the whole KV cache is used again. (If an
+    answer were tokenized again, the tokens could differ.) But if the chat template rewrites earlier turns, as some drop
+    an answer's reasoning, the rewritten turns are read.
 
     Args:
-        llm: the model, with a draft or without. Others may use it between turns.
+        llm: the model, with a draft or without. Other code may use it between turns.
         system: the system message, or None.
-        options: those of ``create_chat_completion`` for each turn, such as ``max_tokens``, ``temperature``, ``seed`` or
-            ``num_draft_tokens``. They stay in the attribute ``options``, to be changed between turns.
+        options: arguments of ``create_chat_completion`` for each turn, such as ``max_tokens``, ``temperature``,
+            ``seed`` or ``num_draft_tokens``. The attribute ``options`` holds them. It may be changed between turns.
     """
 
     def __init__(self, llm: Llama, system: str | None = None, **options: Any) -> None:
@@ -57,16 +57,16 @@ class Conversation:
         self._state = _State()
         self.system = system
         self.is_thinking = False
-        """Whether the last token that was yielded is part of what the model thinks before it answers."""
+        """Whether the last token belongs to the model's thoughts before its answer."""
 
-    # What was said
+    # The messages
 
     @property
     def messages(self) -> list[Message]:
         """All messages, the system's first, as ``create_chat_completion`` takes them.
 
-        Others may be assigned, of the roles system, user and assistant. The next turn then reads them all, unless they
-        are the same.
+        Messages with the roles system, user and assistant may be assigned. If they differ from those before, the next
+        turn reads all of them. Malformed messages raise a ValueError.
         """
         return [dict(message) for message in self._state.messages]
 
@@ -83,17 +83,17 @@ class Conversation:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the context in use; 0 before the first answer, and when what was said has been changed since."""
+        """How many tokens of the context are used; 0 before the first answer, and after the messages were changed."""
         return len(self._state.tokens)
 
     @property
     def is_full(self) -> bool:
-        """Whether the context had no room to end the last answer, nor has any for another message."""
+        """Whether the context is full. The last answer may then be cut off, and no other message fits."""
         return self.num_tokens >= self.llm.n_ctx()
 
     @property
     def system(self) -> str | None:
-        """The system message, or None. Assigning another one has the next turn read everything again."""
+        """The system message, or None. If it is assigned, the next turn reads all messages again."""
         messages = self._state.messages
         return messages[0]["content"] if messages and messages[0]["role"] == "system" else None
 
@@ -110,7 +110,7 @@ class Conversation:
         """Forget the oldest turns, to make room. The next turn reads the others again.
 
         Raises:
-            ValueError: there are not so many.
+            ValueError: the conversation has fewer turns.
         """
         messages = self._state.messages
         starts = [*(i for i, message in enumerate(messages) if message["role"] == "user"), len(messages)]
@@ -126,18 +126,18 @@ class Conversation:
     # A turn
 
     def say(self, message: str, **options: Any) -> Generator[Token, None, None]:
-        """Say something, and yield the tokens of the answer as they come.
+        """Send a message, and yield the tokens of the answer as they come.
 
-        When the iterator is closed early, or an exception (Ctrl-C, say) ends it, the answer is what was yielded. If
-        that is nothing, the message is taken back.
+        If the iterator is closed early, or an exception such as Ctrl-C ends it, the tokens yielded so far are the
+        answer. If there are none, the message is taken back.
 
         Args:
-            message: the user's.
-            options: those of ``create_chat_completion`` for this turn.
+            message: the user's message.
+            options: arguments of ``create_chat_completion`` for this turn.
 
         Raises:
-            ContextFullError: the message does not fit beside what was said before, which stays as it is.
-            ValueError: the chat template refuses the messages, such as a system message.
+            ContextFullError: the message does not fit into the context after the earlier turns. They stay as they are.
+            ValueError: the chat template refuses the messages, for example a system message.
         """
         messages = (*self._state.messages, {"role": "user", "content": message})
         options = {**self.options, **options}
@@ -174,7 +174,7 @@ class Conversation:
                 self._state = _State(messages, call.text or "", () if call.text is None else seen)
 
     def _tokens_of(self, text: str, tokens: list[int], prompt: list[int], stops: list[str]) -> list[int]:
-        """The tokens of an answer: those generated, unless a stop string was cut off at their end."""
+        """The tokens of an answer: the generated ones; or, if a stop string was cut off, those of the shorter text."""
         written = self.llm.detokenize(tokens, prev_tokens=prompt).decode("utf-8", errors="ignore")
         named = self.llm.detokenize(tokens, special=True).decode("utf-8", errors="ignore")
         if written != text or named.endswith(tuple(stops)):
@@ -182,7 +182,7 @@ class Conversation:
         return tokens
 
     def _prompt_of(self, call: ChatCall) -> list[int]:
-        """What the model has seen, and what the call's text has behind it."""
+        """The tokens of a prompt: those that the model has seen, then those of the new text."""
         state = self._state
         if call.text is None or not state.tokens:
             return call.tokens
@@ -195,7 +195,7 @@ class Conversation:
         """Write the messages to a JSON file: ``{"messages": [...]}``, as OpenAI's API takes them.
 
         Raises:
-            OSError: the file cannot be written; one that was there before is as it was.
+            OSError: the file cannot be written. A file that was there before stays as it was.
         """
         path = Path(path)
         text = json.dumps({"messages": self.messages}, ensure_ascii=False, indent=2)
@@ -210,29 +210,29 @@ class Conversation:
                 unfinished.unlink(missing_ok=True)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Continue the conversation of a file that ``save`` wrote, instead of this one. The next turn reads it all.
+        """Continue the conversation in a file that ``save`` wrote, in place of this one. The next turn reads all of it.
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: it holds no conversation; this one is as it was.
+            ValueError: the file holds no conversation. This conversation stays as it was.
         """
         try:
             found: Any = json.loads(Path(path).read_text(encoding="utf-8"))
             messages: Any = found.get("messages") if isinstance(found, dict) else found
             self.messages = messages
-        except (ValueError, RecursionError) as error:  # too many brackets
+        except (ValueError, RecursionError) as error:  # RecursionError: brackets nested too deeply
             raise ValueError(f"{path} holds no conversation: {error}") from error
 
 
 def _text_behind(text: str, prompt: str, answer: str) -> str | None:
-    """What a text has behind a prompt and its answer; None if it does not begin with them."""
+    """The part of a text after a prompt and its answer; None if the text does not begin with both."""
     if not text.startswith(prompt):
         return None
     rest = text[len(prompt) :]
     for written in (answer, answer.rstrip()):
         if rest.startswith(written):
             return rest[len(written) :]
-    # Templates put spaces around an answer, or strip it. What the model has seen is what it wrote.
+    # Some templates put spaces around an answer, or strip it. The answer is compared without them.
     written = answer.strip()
     start = len(rest) - len(rest.lstrip())
     return rest[start + len(written) :] if rest.startswith(written, start) else None

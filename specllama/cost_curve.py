@@ -1,4 +1,4 @@
-"""What a batch of n tokens costs, T(n): measured, because it is neither flat nor monotonic."""
+"""Measures T(n), the seconds that a batch of n tokens takes. T(n) is neither flat nor monotonic in n."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .engine.direct import emptied
 from .engine.model import Model
 from .llama import Llama
 
-_SEED = 1  # of the filling and of the order: two measurements do the same
+_SEED = 1  # fixed, so that two measurements decode the same tokens in the same order
 
 
 @dataclasses.dataclass(frozen=True)
 class CostCurve:
-    """T(n) of one model on one machine, with its spread.
+    """T(n) of one model on one machine: the seconds that a batch of n tokens takes, with their spread.
 
     Attributes:
         name: ``"target"`` or ``"draft"``.
@@ -49,19 +49,19 @@ class CostCurve:
         return float(np.median(self._samples_of(n)))
 
     def spread(self, n: int) -> tuple[float, float]:
-        """The quartiles (25%, 75%) of the same, in seconds."""
+        """The quartiles (25%, 75%) of the seconds of a batch of n tokens. Raises ValueError as `seconds` does."""
         low, high = np.quantile(self._samples_of(n), (0.25, 0.75))
         return float(low), float(high)
 
     def relative(self, n: int) -> float:
-        """T(n) / T(1)."""
+        """T(n) / T(1). Raises ValueError if one of the two sizes was not measured."""
         return self.seconds(n) / self.seconds(1)
 
     def at(self, n: float) -> float:
-        """T(n) in seconds for a mean batch size: linear between the measured sizes next to it.
+        """T(n) in seconds, also for n between two measured sizes, such as a mean: it is interpolated linearly there.
 
         Raises:
-            ValueError: n lies outside of what was measured.
+            ValueError: n lies outside the measured sizes.
         """
         sizes = self.sizes
         if not sizes or not sizes[0] <= n <= sizes[-1]:
@@ -94,13 +94,12 @@ def measure_cost_curve(
     n_past: int = 128,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> CostCurve:
-    """Measure T(n) of a model: decode n tokens behind n_past others.
+    """Measure T(n) of a model: the seconds to decode a batch of n tokens after n_past others.
 
-    A target gives logits for all n, as verification needs them, a draft for the last one, as the next draft does.
+    A target computes logits for all n tokens, as verification needs them. A draft computes them for the last one only.
 
-    Each repeat takes the sizes in another order, so that a machine that slows down or speeds up does so for all of
-    them alike. Only the decode is timed. Measure between generations: the cache is emptied, and left empty, also by
-    Ctrl-C.
+    Each repeat takes the sizes in another order, so that changes in the machine's speed affect all sizes alike. Only
+    the decode is timed. Measure between generations: the KV cache is empty afterwards, also after Ctrl-C.
 
     Args:
         llm: a target, or its draft (``llm.draft_model``).
@@ -108,12 +107,13 @@ def measure_cost_curve(
         sizes: the batch sizes.
         repeats: decodes of each size, after one that is not counted.
         n_past: tokens in the KV cache before each batch.
-        on_progress: is told (decodes done, decodes in all), those not counted among them.
+        on_progress: called with (decodes done, decodes in all), which include those that are not counted.
 
     Raises:
-        ValueError: a batch that fits neither n_batch nor the context, or a model that keeps no KV cache or cannot roll
-            it back (a recurrent one, of an early release of llama-cpp-python).
-        ClosedError, BusyError: the Llama is closed, or generates in another thread.
+        ValueError: a number is out of range, a batch does not fit into n_batch or the context, or the model keeps no KV
+            cache or cannot roll it back (a recurrent model under an early llama-cpp-python).
+        ClosedError: the Llama is closed.
+        BusyError: the Llama generates in another thread.
     """
     model = lent(llm, name)
     checked = _checked_sizes(model, name, sizes, repeats, n_past)
@@ -125,7 +125,7 @@ def measure_cost_curve(
             for i, n in enumerate(order.sample(checked, len(checked))):
                 direct.prefill(tokens[:n_past])
                 seconds = direct.seconds(tokens[n_past : n_past + n], last_only=name == "draft")
-                if repeat > 0:  # the first one warms up
+                if repeat > 0:  # the first repeat warms up
                     samples[n].append(seconds)
                 if on_progress is not None:
                     on_progress(repeat * len(checked) + i + 1, (repeats + 1) * len(checked))
@@ -163,7 +163,7 @@ def _checked_sizes(model: Model, name: str, sizes: Iterable[int], repeats: int, 
 
 
 def _filling(model: Model, count: int) -> npt.NDArray[np.int32]:
-    """The same tokens each time, from those that text is made of: no control tokens, no padding."""
+    """Random tokens [count] without control tokens and padding. They are the same in every measurement."""
     vocabulary: Any = model.vocab
     of_text = llama_cpp.LLAMA_TOKEN_ATTR_NORMAL | llama_cpp.LLAMA_TOKEN_ATTR_BYTE
     ids = [i for i in range(model.n_vocab) if llama_cpp.llama_vocab_get_attr(vocabulary, i) & of_text]

@@ -81,68 +81,67 @@ _OneDraft = Union[str, "os.PathLike[str]", BaseLlama, Callable[..., Any]]
 DraftModel = Union[_OneDraft, "Sequence[_OneDraft]"]
 
 _SIZE = 512  # llama_cpp's default of n_ctx, n_batch and n_ubatch
-_SOON = 0.0005  # seconds, about what one text takes that is tokenized
+_SOON = 0.0005  # seconds between two looks in `close`; tokenizing a text takes about as long
 
 
 class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, Tokenizing, EngineLlama):
-    """A ``llama_cpp.Llama`` that decodes speculatively. The text stays what the target alone would have said.
+    """A ``llama_cpp.Llama`` that decodes speculatively. Its texts are those that the target alone would generate.
 
     Every method of ``llama_cpp.Llama`` works as documented there. ``create_completion``, ``__call__``,
-    ``create_chat_completion`` and ``generate`` also take ``num_draft_tokens`` and ``verify`` for one call, and the
-    samplers of ``specllama.engine.samplers.Samplers`` (DRY, XTC, top-n-sigma, dynamic temperature). Logits processors
-    are called as without a draft: once for each token of the text, in order. ``prediction`` is what a text is expected
-    to be, which is looked up for this one. ``create_chat_completion`` also takes
-    ``parallel_tool_calls``, ``chat_template_kwargs`` and ``reasoning_effort``, as OpenAI-compatible servers do.
+    ``create_chat_completion`` and ``generate`` also take, for one call, ``num_draft_tokens``, ``verify``,
+    ``min_tokens``, ``prediction`` (the expected text, in which drafts are looked up), and the samplers of
+    ``specllama.engine.samplers.Samplers``. ``create_chat_completion`` also takes ``parallel_tool_calls``,
+    ``chat_template_kwargs``, ``reasoning_effort`` and ``continue_final_message``, as OpenAI-compatible servers do.
+    Logits processors are called once for each token of the text, in order, as without a draft.
 
     Args:
-        model_path: the target, a path or a name from ``specllama pull --list``.
-        draft_model: the draft: a path or name or another ``llama_cpp.Llama``, which must have the target's vocabulary;
-            the path of a head for the target (EAGLE-3, DFlash, DSpark); ``"mtp"`` for the MTP layer in the target's own
-            file; ``"lookup"`` to draft what followed when the end of the text occurred before; ``"lookahead"`` to draft
-            what the target says in rows beside the text (Fu et al. 2024), which pays where large batches are cheap;
-            ``"auto"`` for what pays of that which is on this machine: a head beside the file, such as ``eagle3-NAME``,
-            else the MTP layer in it, else a smaller model, else lookup (it is decided once and remembered, and goes by
-            what ``specllama drafts --measure`` has found); a list of a head and a model, of which each round has the
-            one that promises most (in it ``"auto"`` is the head); a llama_cpp ``LlamaDraftModel``; or None for plain
-            decoding.
-        draft_kwargs: constructor arguments of a draft given by path. Unless given here it takes the target's context
-            size, threads and GPU settings. ``{"draft_model": ...}``, with ``"lookup"`` or a still smaller model's path:
-            what this guesses is tried on the draft model first, several tokens in one decode of it. Of
-            ``"lookahead"``: ``window``, ``n_gram`` and ``guesses``.
-        lookup_corpus: a text, or token ids, to look up besides prompt and output, such as one that is edited or
-            summarised. With a draft model it is looked up by ``num_draft_tokens="auto"`` only.
-        draft_vocabulary: how many tokens a draft model chooses among where our kernels multiply its output matrix: they
-            compute no others. ``"auto"``: 32,768 of a vocabulary of more than 65,536, else all. None: all. Which ones:
-            those that the target was seen to write, the vocabulary's first ones, and every token of the text.
-        draft_mask_token: the draft is a parallel one (PARD): it was trained to say a token at each place that holds
-            this one, and drafts several in one decode. None: it is no such draft.
-        draft_window: of a text a draft model reads and holds at most so many tokens, the last ones, and at least a
-            quarter of them. None: as many as its context has room for. The text does not depend on it.
-        num_draft_tokens: gamma, how many tokens a round drafts. ``"auto"``: as many as measured times and acceptance
-            say that pay, by the model, by lookup in the text, or by both. 0 is plain decoding.
-        max_draft_tokens: the most that ``"auto"`` drafts in a round. Only copies get that long: of a draft model it
-            takes 16 tokens at most, and of a function, too.
-        verify: the acceptance rule. ``"rejection"`` (Leviathan et al. 2022; Chen et al. 2023), ``"block"`` (Sun et
-            al. 2025), ``"coupled"`` (Daliri et al. 2024: a seed means one text whatever the draft), or ``"auto"``:
-            coupled if a seed was given, else block. Each leaves the target's distribution as it is.
+        model_path: the target: a path, or a name from ``specllama pull --list``.
+        draft_model: what drafts for the target; None for plain decoding. It can be a smaller model, best of the same
+            family, as a path, a name or a ``llama_cpp.Llama``; the path of a head for the target (EAGLE-3, MTP, DFlash,
+            DSpark, Medusa, Hydra or blockwise); ``"mtp"`` for the MTP layers in the target's own file; ``"lookup"`` for
+            the tokens that followed when the end of the text occurred before; ``"lookahead"`` for tokens that the
+            target guesses in further rows of its batches (Fu et al. 2024), which pays if large batches are cheap; a
+            llama_cpp ``LlamaDraftModel``; or a list of a head and a model, of which each round uses the one that
+            promises most. ``"auto"`` is the best draft on this machine, as ``specllama drafts --measure`` has measured.
+            Without measurements it is a head beside the target's file, such as ``eagle3-NAME``, else the MTP layers,
+            else a smaller model that is expected to pay, else lookup. In a list ``"auto"`` is the head.
+        draft_kwargs: constructor arguments of a draft given by its path. By default it has the target's context size,
+            threads and GPU settings. A ``draft_model`` in it (``"lookup"``, or the path of a still smaller model)
+            guesses tokens for the draft model to check. For ``"lookahead"``: ``window``, ``n_gram`` and ``guesses``.
+        lookup_corpus: a text, or token ids, in which drafts are looked up besides prompt and output, such as a text to
+            edit or to summarise. A draft model uses it only with ``num_draft_tokens="auto"``.
+        draft_vocabulary: how many tokens a draft model chooses among, if our kernels multiply its output matrix. Other
+            logits are not computed. ``"auto"``: 32,768 if the vocabulary has more than 65,536 tokens, else all. None:
+            all. They are the tokens that the target has written most, the vocabulary's first ones, and the text's own.
+        draft_mask_token: the mask token of a parallel draft model (PARD). Such a draft predicts a token at each place
+            that holds this one, and so drafts several tokens in one decode. None: the draft is not parallel.
+        draft_window: the most tokens of a text that a draft model reads and holds: the last ones. In a longer text it
+            holds at least a quarter of this number. None: as many as its context has room for.
+        num_draft_tokens: gamma, the number of tokens that a round drafts; 0 is plain decoding. ``"auto"``: as many as
+            pay by measured times and acceptance, from the draft model, from lookup in the text, or from both.
+        max_draft_tokens: the most tokens that ``"auto"`` drafts in a round. Only drafts that are looked up get so long:
+            a draft model or a function drafts at most 16 tokens.
+        verify: the acceptance rule: ``"rejection"`` (Leviathan et al. 2022; Chen et al. 2023), ``"block"`` (Sun et
+            al. 2025), ``"coupled"`` (Daliri et al. 2024: a seed gives one text, whatever the draft), or ``"auto"``:
+            coupled if a seed was given, else block. No rule changes the target's distribution.
         seed: a seed for all generations; None, or llama_cpp's -1, for a random one each time.
-        kernels: ``"auto"``: our kernels multiply quantized weights on the CPU where they were tried and work;
-            ``"off"``: llama.cpp's own do. None: what the environment variable ``SPECLLAMA_KERNELS`` says, else
-            ``"auto"``. A draft given by its path is loaded likewise. ``llm.kernels`` says what became of it.
-        flash_attn: whether attention is computed in one step. None: where our kernels do it, which makes prompts
-            faster; elsewhere not, as in ``llama_cpp.Llama``. A draft given by its path takes it over, a head does not.
-            Two Llamas can load each other's saved states if both have it, or neither: see ``has_flash_attention``.
-        max_parallel: how many texts ``create_completions`` has under way at once; each has room for ``n_ctx`` tokens.
-        cache_tokens: how many tokens the cache of these texts holds, at least ``n_ctx``. None: ``n_ctx`` for each.
-            Where it is full, the youngest text waits until there is room, and is computed anew.
-        cache_ram: MiB for what the KV cache held of earlier texts, one at a time. A text that goes on with one of them
-            has it put back, where it would be decoded again otherwise. 0 keeps none, -1 has no limit.
-        kwargs: everything else that ``llama_cpp.Llama`` takes. ``logits_all`` is ignored: logprobs do not need it.
+        kernels: ``"auto"``: our kernels multiply quantized weights on the CPU, if a trial has shown that they work.
+            ``"off"``: llama.cpp's own kernels do. None: the value of the environment variable ``SPECLLAMA_KERNELS``,
+            else ``"auto"``. A draft given by its path is loaded with the same value. ``llm.kernels`` tells the result.
+        flash_attn: whether attention is computed in one step. None: only if our kernels compute it, which makes prompts
+            faster. A draft given by its path gets the same setting, a head does not. Saved states can be exchanged only
+            by Llamas with the same ``has_flash_attention``.
+        max_parallel: how many texts ``create_completions`` generates at once. Each has room for ``n_ctx`` tokens.
+        cache_tokens: how many tokens the KV cache of these texts holds, at least ``n_ctx``. None: ``n_ctx`` for each
+            text. If it is full, the youngest text waits until there is room, and is then decoded again.
+        cache_ram: MiB for copies of the KV cache of earlier texts, if texts are generated one at a time. A text that
+            continues an earlier one then need not decode it again. 0 keeps no copy, -1 has no limit.
+        kwargs: all other arguments of ``llama_cpp.Llama``. ``logits_all`` is ignored: logprobs do not need it.
 
     Raises:
-        ValueError: not a loadable model, another vocabulary, or an option out of range.
-        TypeError: a draft or a corpus that is none, or an option of another type.
-        ModelNotFoundError: no such file (a FileNotFoundError and a ValueError).
+        ValueError: the model cannot be loaded, the draft does not fit it, or an option is out of range.
+        TypeError: the draft cannot draft, the corpus is neither text nor tokens, or an option has another type.
+        ModelNotFoundError: there is no such file (a FileNotFoundError and a ValueError).
     """
 
     def __init__(
@@ -183,11 +182,11 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         self._num_snapshots = 0 if draft_model is None else options.most_draft_tokens
         if flash_attn is not None:
             kwargs["flash_attn"] = flash_attn
-        if kwargs.get("embedding"):  # what is embedded is computed as a whole: llama.cpp ends the process otherwise
+        if kwargs.get("embedding"):  # llama.cpp ends the process if a batch to embed is computed in parts
             kwargs["n_ubatch"] = max(kwargs.get("n_ubatch", _SIZE), kwargs.get("n_batch", _SIZE))
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
         if not has_stderr():
-            kwargs["verbose"] = False  # nobody would read it, and llama_cpp would fail, or take stdout
+            kwargs["verbose"] = False  # else llama_cpp would fail, or write to stdout
         self._kwargs = kwargs
         model_path = catalog.resolve(model_path)
         draft = understood(self._draft_options, model_path, room=self._room())  # before weights are loaded
@@ -208,7 +207,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         if self._hidden is not None:
             self._hidden.begin(self._ctx.ctx)
         self._seed = llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked  # 0 is a seed like any other
-        self.scores = np.empty((0, self._n_vocab), dtype=np.single)  # the base class's n_batch x n_vocab is not used
+        self.scores = np.empty((0, self._n_vocab), dtype=np.single)  # frees the base class's [n_batch, n_vocab]
         self.input_ids = np.zeros(self.n_ctx(), dtype=np.intc)  # llama.cpp may have rounded n_ctx up
         model = lent(self, "target", use, self._hidden, self._taps)
         self._origin = origin_of(self, model.settings, weights)
@@ -225,7 +224,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             self.engine.own.exchange_draft(draft.open(model, DraftLoader(self, kwargs)))
 
     def _room(self) -> Room:
-        """What has to fit into memory beside a draft."""
+        """What must fit into memory beside a draft."""
         of_draft = (self._draft_options.draft_kwargs or {}).get("n_ctx")
         return Room(self._kwargs.get("n_ctx", _SIZE), of_draft, on_gpu=bool(self._kwargs.get("n_gpu_layers")))
 
@@ -235,8 +234,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
     def n_tokens(self) -> int:
         """How many tokens are evaluated.
 
-        Who decodes by themselves, as chat handlers decode images, sets it. What is new has numbers in ``input_ids``
-        then that no token has: it can be read as it lies in the memory, and is never decoded again.
+        Code that decodes by itself, as chat handlers decode images, sets it. The new places in ``input_ids`` then get
+        numbers that no token has. They are usable while the memory holds them, and are never decoded again.
         """
         return self.position.evaluated
 
@@ -246,7 +245,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
 
     @property
     def input_ids(self) -> npt.NDArray[np.intc]:
-        """The tokens [n_ctx]; those behind ``n_tokens`` mean nothing."""
+        """The tokens [n_ctx]. Only the first ``n_tokens`` have a meaning."""
         return self.position.ids
 
     @input_ids.setter
@@ -255,7 +254,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
 
     @property
     def models(self) -> dict[str, Any]:
-        """What decodes, by its name in reports: this Llama as the target, and the draft, if that is a Llama."""
+        """The Llamas by their names in reports: ``"target"`` is this one, ``"draft"`` a draft that is a Llama."""
         given = self.draft_model
         drafts = [each for each in (given if isinstance(given, list) else [given]) if isinstance(each, BaseLlama)]
         return dict(zip(("target", "draft"), (self, *drafts), strict=False))
@@ -264,17 +263,17 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
 
     @property
     def draft_model(self) -> Any:
-        """The draft, or None. Whatever the constructor takes may be assigned between generations.
+        """The draft, or None. Any value that the constructor takes may be assigned between generations.
 
-        While a Llama serves as a draft its KV cache is the target's to use: streams of its own must be read first.
+        A Llama that serves as a draft lends its KV cache to the target: read its own streams to their end before.
         """
         return None if self.engine.draft is None else self.engine.draft.given
 
     @draft_model.setter
     def draft_model(self, draft: DraftModel | None) -> None:
         if draft is None and not hasattr(self, "engine"):
-            return  # the constructor of the base class
-        # Corpus and arguments were for the draft before.
+            return  # called by the base class's constructor
+        # The corpus and the arguments were given for the old draft.
         options = dataclasses.replace(self._draft_options, draft_model=draft, draft_kwargs=None, lookup_corpus=None)
         room = dataclasses.replace(self._room(), is_open=True)
         kind = understood(options, self.model_path, as_assigned=True, room=room)
@@ -325,14 +324,14 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
 
     @property
     def kernels(self) -> str:
-        """Whose kernels multiply the target's weights: ``AVX2, 950 MiB of weights``, say, or ``off`` and why."""
+        """Whose kernels multiply the target's weights: for example ``AVX2, 950 MiB of weights``, or ``off`` and why."""
         return str(self.engine.model.settings.kernels)
 
     @property
     def batch_invariant(self) -> bool:
-        """Whether the target's logits are the same to the last bit in batches of every size, as far as was decoded.
+        """Whether all logits of the target so far were the same, to the last bit, as in a batch of any other size.
 
-        Then the text with a draft is that without one, bit for bit. False before the first token was decoded.
+        Then the text with a draft is exactly the text without one. False before the first token is decoded.
         """
         return self.engine.model.sequence.decoder.batch_invariant
 
@@ -361,9 +360,9 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         return _with_send(Generation(call.slot, request, keeper=llama))
 
     def _asked(self, num_draft_tokens: Any, verify: Any, kwargs: dict[str, Any]) -> Call:
-        """What a call with these arguments asks for. Those that llama_cpp's methods do not have are taken out.
+        """What a call asks for. Arguments that llama_cpp's methods do not have are removed from `kwargs`.
 
-        Our own rooms give ``call``. A handler of llama_cpp's cannot: its view has it.
+        Our own code passes a ``call``. A chat handler of llama_cpp's cannot, so its view holds the call.
         """
         call = kwargs.pop("call") if isinstance(kwargs.get("call"), Call) else call_on(self)
         options = call.options.overridden(num_draft_tokens, verify, taken_from(kwargs))
@@ -447,23 +446,25 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         verify: str | None = None,
         **kwargs: Any,
     ) -> Iterator[Token]:
-        """Generate, one token at a time, and say of each where it came from and how likely it was.
+        """Generate a text one token at a time. Each token tells where it came from and how likely it was.
 
         Args:
             prompt: a text or token ids.
             num_draft_tokens: as for the constructor, for this call.
-            verify: the same.
-            kwargs: those of ``create_completion``: ``max_tokens``, ``temperature``, ``stop``, ``seed``,
+            verify: as for the constructor, for this call.
+            kwargs: other arguments of ``create_completion``: ``max_tokens``, ``temperature``, ``stop``, ``seed``,
                 ``dry_multiplier``, ... With ``logprobs=0`` each token has its ``logprob``.
 
         Yields:
-            All tokens but the one that ends a text; their texts together are the completion. With ``echo=True`` those
-            of the prompt come first.
+            All tokens but the one that ends a text. Their texts together are the completion. With ``echo=True`` the
+            tokens of the prompt come first.
 
         Raises:
             ValueError: an option out of range, a prompt that does not fit, or a grammar that cannot be parsed.
             TypeError: an option of another type, or one that this release does not know.
-            DecodeError, BusyError, ClosedError: see there.
+            DecodeError: llama.cpp fails.
+            BusyError: another thread is generating.
+            ClosedError: the Llama is closed.
         """
         llama, call = llama_of(self), self._asked(num_draft_tokens, verify, kwargs)
         arguments = bound(BaseLlama.create_completion, (prompt,), kwargs)
@@ -510,8 +511,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
                 )
             own.settle(self._call.listener)
             if self.position.has_embeddings and checked:
-                # A generation decodes a prompt's last token itself. Before it a memory that cannot be cut goes back to
-                # a copy: what is behind an image cannot be decoded from the beginning.
+                # A generation decodes the last token again. So a memory that cannot be cut needs a copy of the state
+                # before it: a text with an image cannot be decoded again from the beginning.
                 self._eval(checked[:-1])
                 own.save()
                 checked = checked[-1:]
@@ -545,6 +546,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             num_tokens = 0
             try:
                 for batch in batches(self, inputs, truncate):
+                    self._call.listener.poll()
                     found += embeddings(self, batch, normalize)
                     num_tokens += sum(map(len, batch))
             finally:
@@ -576,15 +578,15 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
     def load_state(self, state: llama_cpp.LlamaState) -> None:
         """Restore a state saved by this class or by ``llama_cpp.Llama`` (whose stored logits are not needed).
 
-        A state of ours says what it was computed with: the weights, a LoRA adapter and its scale, RoPE, the types of
-        the cache, flash attention, ``kv_overrides``. All of it must be the same here. Of one by ``llama_cpp.Llama``
-        nobody knows: both must be opened alike.
+        A state saved by this class records what it was computed with: the weights, a LoRA adapter and its scale, RoPE,
+        the types of the cache, flash attention, ``kv_overrides``. All of it must be the same here. A state saved by
+        ``llama_cpp.Llama`` records nothing: open both Llamas with the same arguments.
 
         Raises:
-            StateError: it is damaged, was computed with something else, or was saved with a larger ``n_ctx`` or by
-                another library (a ValueError and a RuntimeError). Where only llama.cpp notices that, this Llama holds
-                nothing afterwards, as after ``reset()``; else it is as before.
-            TypeError: no state.
+            StateError: the state is damaged, was computed with other weights or settings, was saved by another library,
+                or has more than ``n_ctx`` tokens. If only llama.cpp notices this, the Llama holds nothing afterwards,
+                as after ``reset()``; else it stays as it was. The error is a ValueError and a RuntimeError.
+            TypeError: it is no state.
             BusyError: another thread is generating.
         """
         self._call.slot.require_alone("load_state")
@@ -604,7 +606,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
     def __getstate__(self) -> dict[str, Any]:
         draft = self.engine.draft
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
-        for name in {"logits_all", "use_mmap"} - self._kwargs.keys():  # use_mmap: a draft has a default of its own
+        for name in {"logits_all", "use_mmap"} - self._kwargs.keys():  # use_mmap: the default of a draft is another one
             state.pop(name, None)
         return {
             **state,
@@ -621,17 +623,17 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         }
 
     def __enter__(self) -> Llama:
-        """Closes it in the end."""
+        """The Llama. It is closed at the end of the block."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """See ``close``."""
+        """Close the Llama, as ``close`` does."""
         self.close()
 
     def close(self) -> None:
-        """Free both models. Whatever is called afterwards raises ClosedError.
+        """Free the model, and the draft that was opened for it. All later calls raise ClosedError.
 
-        Texts of ``create_completions`` that are under way get ClosedError, and are waited for.
+        Texts of ``create_completions`` that are under way get ClosedError, and this waits for their end.
 
         Raises:
             BusyError: another thread is generating, or this is called within a generation.
@@ -642,17 +644,17 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         if engine is None:  # the constructor has failed
             super().close()
             return
-        if self.tokenizing.depth:  # this is a signal handler, say
+        if self.tokenizing.depth:  # a signal handler, for example, calls this while this thread tokenizes
             raise_busy()
         with engine.closing():
-            close_for_good(self)  # first: nobody begins to read what is about to be freed
+            close_for_good(self)  # first, so that no thread begins to read what is about to be freed
             while self.tokenizing.has_others:
                 time.sleep(_SOON)
             super().close()
 
 
 def _with_send(generation: Generation) -> Generator[int, Sequence[int] | None, None]:
-    """The tokens. ``send(tokens)`` has the text go on behind the one just yielded with tokens of the caller's own."""
+    """Yield the tokens. ``send(tokens)`` appends tokens of the caller's own after the last token that was yielded."""
     with contextlib.closing(generation):
         for token in generation:
             own_tokens = yield token

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @llm.hookimpl
 def register_models(register: Callable[[llm.Model], None]) -> None:
-    """Called by llm."""
+    """Register the model. llm calls this."""
     register(SpecllamaModel())
 
 
 class ModelOptions(llm.Options):
-    """Which model, and how it is opened. Another choice opens it again."""
+    """The model, and how it is opened. If one of these options changes, the model is opened again."""
 
     target: str | None = Field(None, description="the model: a GGUF file, or a name from `specllama pull --list`")
     draft: str | None = Field(None, description="its draft: the same, or lookup")

@@ -46,9 +46,9 @@ class Completions:
         model_path: the target, as for ``Llama``. It must be there on every machine.
         column: the column with the prompts; None for ``prompt``, or ``messages`` in a chat.
         chat: whether its values are lists of messages instead of texts or lists of token ids.
-        arguments: those of ``create_completion`` or ``create_chat_completion`` for every row. Without a ``seed`` it is
-            0 and not random: Ray may compute a row again, and its text is then the same.
-        row_arguments: columns with arguments of the row's own, which win. Where a row has none, the common one holds.
+        arguments: arguments of ``create_completion`` or ``create_chat_completion`` for every row. The default ``seed``
+            is 0, so that a row which Ray computes again gets the same text.
+        row_arguments: columns with arguments of each row. A row's own value replaces the common one.
         prefix: what the names of the new columns begin with.
         llama_kwargs: everything else that ``Llama`` takes, such as ``draft_model``, ``n_ctx`` and ``max_parallel``.
             Unless given, ``n_threads`` is the number of CPUs that Ray gave to the actor.
@@ -90,7 +90,7 @@ class Completions:
         """The batch with the new columns. The Llama's ``max_parallel`` rows are under way at once.
 
         Raises:
-            ValueError: a column that is needed and not there, or one that is there and would be new.
+            ValueError: a column is missing, or a new column has the name of an old one.
             TypeError: chats in NumPy arrays.
             MemoryError: there is no room for so many texts.
         """
@@ -115,7 +115,7 @@ class Completions:
             )
 
     def _items(self, batch: Batch) -> list[dict[str, Any]]:
-        """The arguments of each row's own."""
+        """The arguments of each row."""
         items = [{self._name: value} for value in _values(batch, self._column)]
         for name in self._row_arguments:
             for item, value in zip(items, _values(batch, name), strict=True):
@@ -132,27 +132,27 @@ def _values(batch: Batch, name: str) -> list[Any]:
 
 
 def _without_missing(value: Any) -> Any:
-    """A field that other rows have is None in this one. A message's content may be None, and is kept."""
+    """A value without fields that are None, because only other rows have them. A message's content may be None."""
     if isinstance(value, dict):
         return {name: _without_missing(each) for name, each in value.items() if each is not None or name == "content"}
     return [_without_missing(each) for each in value] if isinstance(value, list) else value
 
 
 def _threads() -> int:
-    """As many as Ray gave CPUs to this actor. It counts them, and leaves it to the actor to use no more."""
+    """The number of CPUs that Ray gave to this actor. Ray only counts them: the actor itself must use no more."""
     given = ray.get_runtime_context().get_assigned_resources().get("CPU", 0) if ray.is_initialized() else 0
     return max(1, int(given)) if given else default_threads()
 
 
 def _check_known(what: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Else every row would get this error."""
+    """Raise TypeError for an unknown name before there are rows: else every row would get the error."""
     for name in names:
         if name not in known:
             raise TypeError(f"{what} has {name!r}, which is no argument of a completion{nearest(name, sorted(known))}")
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:
-    """The new columns of a row. No value is null: where all are, the column of a batch would lose its type."""
+    """The new columns of a row. No value is null: a column of nulls alone would lose its type."""
     counts = {name: getattr(outcome.stats, name) for name in _COUNTS}
     if outcome.error is not None:
         problem = " ".join(f"{type(outcome.error).__name__}: {outcome.error}".split())

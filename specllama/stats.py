@@ -31,13 +31,13 @@ class Stats:
     """
 
     num_prompt_tokens: int = 0
-    """Tokens of the prompt, and of the caller's own that came behind it later (``append``, ``send``)."""
+    """Tokens of the prompt, and tokens that the caller has appended later (``append``, ``send``)."""
     num_prompt_tokens_reused: int = 0
-    """Of these, tokens found in the target's KV cache. The last token is always decoded: its logits are needed."""
+    """Prompt tokens found in the target's KV cache. The last token is always decoded, because its logits are needed."""
     num_tokens: int = 0
-    """Tokens generated, those consumed by the caller."""
+    """Generated tokens that the caller has received."""
     num_first_tokens: int = 0
-    """Tokens that came with the last batch of a prompt, as a text's first one does: no round decoded them."""
+    """Tokens sampled from the last batch of a prompt, as the first token of a text is. No round decoded them."""
     num_drafts: int = 0
     """Rounds that drafted."""
     num_draft_tokens: int = 0
@@ -45,15 +45,16 @@ class Stats:
     num_accepted_tokens: int = 0
     """Drafted tokens that the target accepted."""
     num_accepted_tokens_per_pos: tuple[int, ...] = ()
-    """The same by position in the draft, first to last."""
+    """``num_accepted_tokens`` by position in the draft, first to last."""
     acceptance_rate: float = 0.0
     """``num_accepted_tokens / num_draft_tokens``."""
     mean_acceptance_length: float = 1.0
     """``1 + num_accepted_tokens / num_drafts``: tokens per target decode."""
     expected_acceptance: float = 0.0
-    """Mean of sum_x min(p(x), q(x)) over ``num_reached_tokens``: what rejection sampling accepts of a token."""
+    """Mean of sum_x min(p(x), q(x)) over ``num_reached_tokens``, with the target's p and the draft's q: how likely
+    rejection sampling accepts a drafted token (alpha of Leviathan et al. 2022, section 3.2)."""
     argmax_acceptance: float = 0.0
-    """Mean of p(argmax q) over the same: what drafting greedily and matching the target's sample would accept."""
+    """Mean of p(argmax q) over ``num_reached_tokens``: how likely the target samples the draft's most likely token."""
     prompt_seconds: float = 0.0
     """Decoding of the prompt, by target and draft."""
     draft_seconds: float = 0.0
@@ -65,7 +66,7 @@ class Stats:
     rollback_seconds: float = 0.0
     """Rolling back both KV caches."""
     total_seconds: float = 0.0
-    """From the start of the generation to its last token, whoever used the time."""
+    """From the start of the generation to its last token, with the time that the caller took between tokens."""
     tokens_per_second: float = 0.0
     """``num_round_tokens / (total_seconds - prompt_seconds)``."""
     verify: str = ""
@@ -73,7 +74,7 @@ class Stats:
     rollback: str = "none"
     """How rejected tokens leave the KV cache."""
     fallback_reason: str | None = None
-    """Why text was decoded plainly although a draft was asked for; None if it was not."""
+    """Why text was decoded plainly although a draft was asked for; None if that did not happen."""
     num_reached_tokens: int = 0
     """Drafted positions that a decision reached: every draft before them in the round was accepted."""
     num_target_tokens_decoded: int = 0
@@ -81,36 +82,36 @@ class Stats:
     num_draft_tokens_decoded: int = 0
     """Tokens that the draft model decoded, prompt included."""
     draft_vocabulary: float = 0.0
-    """Among how many tokens the draft model chose, in the mean of those that it drafted; 0.0 if it drafted none."""
+    """Among how many tokens the draft model chose, as a mean over its drafted tokens; 0.0 if it drafted none."""
     per_drafter: Mapping[str, DrafterStats] = dataclasses.field(default_factory=dict)
-    """The same counters for each way of drafting that was used: ``model``, ``lookup``, ``function``, and ``grammar``
-    for tokens that a grammar forces."""
+    """Counters for each way of drafting that was used: for example ``model``, ``head``, ``lookup``, or ``grammar`` for
+    tokens that a grammar forces."""
     num_rounds_per_gamma: tuple[int, ...] = ()
     """How many rounds drafted 0, 1, 2, ... tokens."""
     plain_seconds: float = 0.0
-    """What decoding one token plainly takes, as ``"auto"`` measured it last; 0.0 without ``"auto"``."""
+    """Time of plainly decoding one token, as ``"auto"`` measured it last; 0.0 without ``"auto"``."""
     predicted_speedup: float = 0.0
-    """What ``"auto"`` expected of its rounds when it verified them, against plain decoding; 0.0 without it. Of several
-    generations those under ``"auto"`` count, each with its own ``plain_seconds``."""
+    """The speedup over plain decoding that ``"auto"`` expected of its rounds; 0.0 without ``"auto"``. In a sum only
+    generations under ``"auto"`` count, each with its own ``plain_seconds``."""
     realised_speedup: float = 0.0
-    """What they really gained: tokens times ``plain_seconds`` by the seconds of both models and of rolling back. Of
-    several generations the same ones count."""
+    """The speedup that was reached: tokens times ``plain_seconds``, divided by the seconds of draft, verification and
+    rollback. In a sum only generations under ``"auto"`` count."""
     exploring_seconds: float = 0.0
-    """Time that ``"auto"`` lost in rounds that tried the draft model although it might not pay, to find out."""
+    """Time that ``"auto"`` lost in rounds that tried the draft model to find out whether it pays."""
     num_draft_tokens_per_pos: tuple[int, ...] = ()
     """``num_draft_tokens`` by position in the draft: rounds that drafted that far."""
     num_idle_rounds: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """Rounds in which ``"auto"`` drafted nothing, and why. ``measuring``: to see what plain decoding takes.
+    """Rounds in which ``"auto"`` drafted nothing, by the reason. ``measuring``: it measured plain decoding.
     ``no_match``: there is no draft model, and the end of the text did not occur before. ``not_worth_it``: no draft
-    promised to gain more than it takes. In other rounds without a draft it had no choice: there was room for one token
-    only, no draft, or a recurrent model read tokens again after a rejection."""
+    promised to gain more than it takes. Other rounds without a draft are not in it, because there was no choice: only
+    one token was left, there was no draft, or a recurrent model read tokens again after a rejection."""
     num_draft_prompts_skipped: int = 0
-    """Prompts that the draft model left undecoded: that would have taken more time than it was likely to save."""
+    """Prompts that the draft model did not decode, because that would have taken longer than it was likely to save."""
     kernels: str = ""
-    """Whose kernels multiply the target's weights: ``AVX2, 950 MiB of weights``, say, or ``off`` and why."""
+    """Whose kernels multiply the target's weights: for example ``AVX2, 950 MiB of weights``, or ``off`` and why."""
     batch_invariant: bool = False
-    """Whether the target's logits are the same to the last bit in batches of every size. Then the text of greedy and of
-    ``coupled`` decoding is the same, bit for bit, with any draft or none."""
+    """Whether the target's logits are the same, to the last bit, in batches of every size. Then the text of greedy and
+    of ``coupled`` decoding is the same with any draft or none."""
     backend_notes: tuple[str, ...] = ()
     """What was changed about llama.cpp's CPU backend for this process, such as AMX being turned off."""
 
@@ -120,7 +121,7 @@ class Stats:
         return max(0, self.num_tokens - self.num_first_tokens)
 
     def with_speed(self) -> Stats:
-        """The same, with ``tokens_per_second`` of the other fields."""
+        """A copy whose ``tokens_per_second`` is computed from the other fields."""
         speed = ratio(self.num_round_tokens, self.total_seconds - self.prompt_seconds)
         return dataclasses.replace(self, tokens_per_second=speed)
 
@@ -143,7 +144,7 @@ class Stats:
         if self.num_drafts:
             rates = self.acceptance_rate_per_pos
             last = max((i for i, rate in enumerate(rates) if rate > 0), default=0)
-            per_pos = " ".join(f"{rate:.2f}" for rate in rates[: last + 2])  # behind it all are 0
+            per_pos = " ".join(f"{rate:.2f}" for rate in rates[: last + 2])  # all later ones are 0
             lines += [
                 f"accepted {self.num_accepted_tokens} of {self.num_draft_tokens} drafted "
                 f"({self.acceptance_rate:.1%}) in {self.num_drafts} rounds: "
@@ -215,7 +216,7 @@ class Tally:
 
     @classmethod
     def of(cls, counters: _core.Counters, *, num_appended_tokens: int = 0, **known: Any) -> Tally:
-        """One generation: the native counters, and what only Python has seen."""
+        """The tally of one generation, from the native counters and from values that only Python knows."""
         sums = counters.numbers()
         plain_seconds = sums.pop("plain_seconds")  # not to be added up
         sums |= _gained(counters)
@@ -228,7 +229,7 @@ class Tally:
                 for name, found in counters.per_source.items()
                 if found.num_drafts
             },
-            idle_rounds=+Counter(counters.num_idle_rounds),  # those that occurred
+            idle_rounds=+Counter(counters.num_idle_rounds),  # without reasons that did not occur
             plain_seconds=plain_seconds,
             **known,
         )
@@ -236,7 +237,7 @@ class Tally:
         return tally
 
     def __add__(self, other: Tally) -> Tally:
-        """Sums of both; names are those of the later one."""
+        """The sums of both. Texts and flags are those of the later one."""
         return Tally(
             num_tokens=self.num_tokens + other.num_tokens,
             total_seconds=self.total_seconds + other.total_seconds,
@@ -289,9 +290,9 @@ _GAINED = ("predicted_plain_seconds", "predicted_seconds", "realised_plain_secon
 
 
 def _gained(counters: _core.Counters) -> dict[str, float]:
-    """What one generation under ``"auto"`` was expected to take and took, each beside what plain decoding would have.
+    """The expected and the real seconds of one generation, each with the seconds of plain decoding for its tokens.
 
-    Another generation measures nothing of plain decoding, so that none of its time counts.
+    All are 0 for a generation without ``"auto"``, because it does not measure plain decoding.
     """
     plain = counters.plain_seconds
     if not plain:

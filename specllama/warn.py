@@ -1,4 +1,4 @@
-"""Warnings, at the line of whoever led to them."""
+"""Warnings that name the line of the user's code that led to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INSIDE = (*(str(folder) + os.sep for folder in _PACKAGES), contextlib.__file__)
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the line of the caller's that led here, not at one of this package or of llama_cpp."""
+    """Warn at the line of the user's code that led here. Lines of this package and of llama_cpp are skipped."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
         frame, level = frame.f_back, level + 1

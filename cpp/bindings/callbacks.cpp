@@ -104,7 +104,8 @@ DraftingFunction drafting_function(const py::object & function) {
                 if (!error.matches(PyExc_Exception)) {
                     throw;
                 }
-                throw std::runtime_error(error.what());  // no Python exception, because it is caught without the GIL
+                // No Python exception, because it is caught without the GIL.
+                throw std::runtime_error(static_cast<std::string>(py::str(error.value())));
             }
         });
     };

@@ -8,6 +8,7 @@ from __future__ import annotations
 import array
 import ctypes
 import sys
+from collections.abc import Callable
 
 from specllama import _core
 
@@ -47,18 +48,7 @@ def main(library: str, instruction_set: str) -> str:
 
 
 def _tried(products: Products, kind: str, number: int, ours: int, outputs: int) -> str:
-    alone: array.array[float] | None = None
-    for columns in _COLUMNS:
-        found, plain = products.of(number, columns, ours), products.of(number, columns, None)
-        if found is None or plain is None:
-            return f"{kind} is not multiplied"
-        off = difference(plain, found)
-        if not off <= _SMALL:
-            return f"products of {kind} and {columns} columns are off by {off:.3g} of their size"
-        alone = alone or found
-        if found[:outputs] != alone:
-            return f"a column of {kind} differs among {columns} columns from the same one alone"
-    return ""
+    return _compared(kind, outputs, lambda columns, where: products.of(number, columns, where), ours)
 
 
 def _tried_experts(products: Products, kind: str, number: int, ours: int, outputs: int) -> str:
@@ -66,17 +56,25 @@ def _tried_experts(products: Products, kind: str, number: int, ours: int, output
 
     The first column and its experts are always the same; the others choose each expert, alone and together.
     """
+
+    def product(columns: int, where: int | None) -> array.array[float] | None:
+        chosen = [[(column + column // 3 + one) % _EXPERTS for one in _CHOSEN] for column in range(columns)]
+        return products.of_experts(number, _EXPERTS, chosen, where)
+
+    return _compared(kind, outputs * len(_CHOSEN), product, ours)
+
+
+def _compared(kind: str, size: int, product: Callable[[int, int | None], array.array[float] | None], ours: int) -> str:
     alone: array.array[float] | None = None
     for columns in _COLUMNS:
-        chosen = [[(column + column // 3 + one) % _EXPERTS for one in _CHOSEN] for column in range(columns)]
-        found, plain = (products.of_experts(number, _EXPERTS, chosen, where) for where in (ours, None))
+        found, plain = product(columns, ours), product(columns, None)
         if found is None or plain is None:
             return f"{kind} is not multiplied"
         off = difference(plain, found)
         if not off <= _SMALL:
             return f"products of {kind} and {columns} columns are off by {off:.3g} of their size"
         alone = alone or found
-        if found[: outputs * len(_CHOSEN)] != alone:
+        if found[:size] != alone:
             return f"a column of {kind} differs among {columns} columns from the same one alone"
     return ""
 

@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import platformdirs
 
@@ -36,6 +36,11 @@ def read_json(path: Path) -> Any:
     """
     with open(path, "rb") as file:
         return json.loads(file.read(_LARGEST_FILE))
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a value of a JSON file is a number. A bool is none."""
+    return type(value) in (int, float)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

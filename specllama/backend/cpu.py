@@ -58,13 +58,13 @@ def cgroup_quota(process: Path = Path("/proc/self")) -> float | None:
 
 
 def cgroup_folders(controller: str, process: Path = Path("/proc/self")) -> list[tuple[Path, bool]]:
-    """The folders of a process's cgroups that control something, its parents among them, and whether each is of v1.
+    """The folders of a process's cgroups for a controller, with all their parents, and whether each is of v1.
 
-    A parent's limits hold for all in it. Empty on other platforms than Linux, and where none can be read.
+    A parent's limits hold for all in it. The list is empty on other platforms than Linux, and if none can be read.
 
     Args:
         controller: ``"cpu"`` or ``"memory"``.
-        process: what Linux says of the process.
+        process: the folder of the process in /proc.
     """
     if not sys.platform.startswith("linux"):
         return []

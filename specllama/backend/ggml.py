@@ -56,7 +56,7 @@ class CpuBackend:
             LookupError: there is no function of this name.
         """
         try:
-            return _address(getattr(self._library, name))
+            return address_of(getattr(self._library, name))
         except AttributeError:
             raise LookupError(f"ggml has no function {name}") from None
 
@@ -79,7 +79,7 @@ class CpuBackend:
             LookupError: another address is not found.
         """
         return {
-            "list": _address(getattr(self._library, LIST)) if hasattr(self._library, LIST) else 0,
+            "list": address_of(getattr(self._library, LIST)) if hasattr(self._library, LIST) else 0,
             "offered": self.own_address("ggml_backend_dev_get_extra_bufts"),
             "name": self.address("ggml_backend_buft_name"),
             "device": self.device,
@@ -114,5 +114,6 @@ def ggml_version(library: ctypes.CDLL) -> str:
     return bytes(version()).decode("utf-8", errors="replace")
 
 
-def _address(function: Any) -> int:
+def address_of(function: Any) -> int:
+    """The address of a function of ctypes; 0 for a null pointer."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0

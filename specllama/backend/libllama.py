@@ -17,7 +17,7 @@ from llama_cpp import llama_cpp as _bindings
 
 from specllama import _core
 
-from .ggml import ggml_version
+from .ggml import address_of, ggml_version
 
 _SUPPORTED = "llama-cpp-python >= 0.3.16, < 0.4"
 _REMEDY = f"specllama works with {_SUPPORTED}: pip install --upgrade 'llama-cpp-python>=0.3.16,<0.4' specllama"
@@ -55,11 +55,11 @@ def _addresses(library: Any) -> Mapping[str, int]:
         found = len(function.argtypes or ())
         if found != wanted.num_arguments:
             raise _mismatch(library, f"its {name} takes {found} arguments, and {wanted.num_arguments} were expected")
-        addresses[name] = ctypes.cast(function, ctypes.c_void_p).value or 0
+        addresses[name] = address_of(function)
     for wanted in _core.optional_functions():
         function = getattr(library, wanted.name, None)
         if function is not None and len(function.argtypes or ()) == wanted.num_arguments:
-            addresses[wanted.name] = ctypes.cast(function, ctypes.c_void_p).value or 0
+            addresses[wanted.name] = address_of(function)
     return addresses
 
 
@@ -80,7 +80,7 @@ def _check_parameters(library: Any) -> None:
     for name, defaults in _PARAMETERS.items():
         struct = getattr(library, name)
         function = getattr(_bindings._lib, name.replace("_params", "_default_params"))
-        written = _core.bytes_returned(ctypes.cast(function, ctypes.c_void_p).value or 0)
+        written = _core.bytes_returned(address_of(function))
         size, last = ctypes.sizeof(struct), getattr(struct, struct._fields_[-1][0])
         if not last.offset + last.size <= len(written) <= size:
             raise _other_library(library, f"its {name} has {len(written)} bytes, and {size} were expected")
@@ -125,7 +125,7 @@ def ggml_addresses(names: Iterable[str]) -> dict[str, int]:
         LookupError: a function does not exist, or this system does not find it through libllama.
     """
     try:
-        return {name: ctypes.cast(getattr(_bindings._lib, name), ctypes.c_void_p).value or 0 for name in names}
+        return {name: address_of(getattr(_bindings._lib, name)) for name in names}
     except AttributeError as error:
         raise LookupError(f"it has no function of ggml's ({error})") from None
 
@@ -138,6 +138,5 @@ def function_of_cpp(names: Iterable[str], result: Any, *arguments: Any) -> Any:
     """
     for name in names:
         if hasattr(_bindings._lib, name):
-            address = ctypes.cast(getattr(_bindings._lib, name), ctypes.c_void_p).value
-            return ctypes.CFUNCTYPE(result, *arguments)(address or 0)
+            return ctypes.CFUNCTYPE(result, *arguments)(address_of(getattr(_bindings._lib, name)))
     raise ValueError(f"this llama-cpp-python has no function {next(iter(names))}: install a later release")

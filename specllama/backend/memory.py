@@ -11,16 +11,16 @@ _LIMITS = {
     False: ("memory.max", "memory.current", "inactive_file"),
     True: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-"""Of cgroups v2, and of v1: files with the limit and what is used, and what of that can be dropped."""
+"""By whether a cgroup is of v1: the files of the limit and of the used memory, and the field of droppable memory."""
 
 
 def free_memory(process: Path = Path("/proc/self")) -> int:
-    """Bytes that this process can take without swapping: of the machine, and of what its cgroups leave to it.
+    """How many bytes this process can take without swapping, within the limits of the machine and of its cgroups.
 
     Args:
-        process: what Linux says of the process.
+        process: the folder of the process in /proc.
     """
-    import psutil  # takes longer than what is asked of it
+    import psutil  # imported here, because the import takes longer than the call
 
     left = [_left(folder, is_v1) for folder, is_v1 in cgroup_folders("memory", process)]
     return min([int(psutil.virtual_memory().available), *(size for size in left if size is not None)])

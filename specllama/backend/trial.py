@@ -17,10 +17,9 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
-from .cache import cache_dir, keyed_path, read_json, write_json
+from .cache import is_number, keyed_path, read_json, write_json
 from .child import NO_PYTHON, can_start, python_command
 
 _LOGGER = logging.getLogger("specllama")
@@ -56,11 +55,6 @@ class _End:
 
 _KNOWN: dict[str, Trial] = {}
 _LOCK = threading.Lock()
-
-
-def trials_dir() -> Path:
-    """The folder of the answers; it may not exist yet."""
-    return cache_dir() / _FOLDER
 
 
 def tried(name: str, arguments: Sequence[str], *, key: Mapping[str, str], seconds: float = 60) -> Trial:
@@ -125,13 +119,9 @@ def _checked(found: Any, question: Mapping[str, Any]) -> Trial:
     if type(ok) is not bool or not isinstance(reason, str) or ok != (not reason) or reason != _in_one_line(reason):
         raise ValueError("the file holds no answer")
     begun, until = found.get("tried"), found.get("until")
-    if not _is_time(begun) or not _is_time(until) or not begun <= time.time() <= until <= begun + _LONG:
+    if not is_number(begun) or not is_number(until) or not begun <= time.time() <= until <= begun + _LONG:
         raise ValueError(f"tried at {begun!r}, to be believed until {until!r}")
     return Trial(ok, reason)
-
-
-def _is_time(value: Any) -> TypeGuard[float]:
-    return type(value) in (int, float)  # a bool is not a number here
 
 
 def _run(name: str, arguments: Sequence[str], seconds: float) -> _End:

@@ -1,1 +1,1 @@
-"""Many texts from a file into a file: a run that was ended goes on where it stopped."""
+"""Answers the lines of a file in another file. An interrupted run continues where it stopped."""

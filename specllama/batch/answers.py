@@ -1,4 +1,4 @@
-"""The output: a file of answers that grows line by line, and may have been left in the middle of one."""
+"""The output of a batch: a file with an answer on each line. An earlier run may have ended within a line."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any
 import filelock
 
 REQUEST_ID = "batch_req_"
-"""What the ``id`` of an answer in OpenAI's format begins with. The line's key follows."""
+"""The beginning of the ``id`` of an answer in OpenAI's format. The line's key follows."""
 _STARTS = (b'{"index": ', b'{"id": ', b'{"custom_id": ')
-_SECONDS_UNTIL_SYNC = 5.0  # while answers come; a power loss costs those behind the last sync
+_SECONDS_UNTIL_SYNC = 5.0  # between two syncs; a power loss costs the answers after the last one
 
 
 class Answers:
-    """Opened for appending, for this process alone: a lock file lies beside it. Use it as a context manager.
+    """The output, opened for appending. A lock file beside it keeps other processes out. Use it as a context manager.
 
     Attributes:
-        keys: the keys of the lines that are answered in it, and the lines of this file that do.
+        keys: by the key of each answered line of the input, the number of the answer's line in this file.
 
     Raises:
-        ValueError: the file holds something else.
-        BlockingIOError: another process has it.
+        ValueError: the file holds other lines than answers.
+        BlockingIOError: another process has opened it.
         OSError: it cannot be read or written.
     """
 
@@ -43,10 +43,10 @@ class Answers:
         self._synced = time.monotonic()
 
     def add(self, answer: dict[str, Any]) -> None:
-        """Append an answer. All of it is in the file then; every few seconds the disk is made to have it.
+        """Append a whole answer. Every few seconds the file is synced to the disk.
 
         Raises:
-            OSError: there is no room for it. The file ends with the answer before.
+            OSError: the answer cannot be written. The file then ends with the answer before.
         """
         line = memoryview(_json(answer) + b"\n")
         size = self._size + len(line)
@@ -63,21 +63,21 @@ class Answers:
             self._synced = time.monotonic()
 
     def __enter__(self) -> Answers:
-        """See ``__exit__``."""
+        """Return the object itself."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Have all of it on the disk, and let others have it."""
+        """Sync the file to the disk, and release its lock."""
         with self._stack:
             os.fsync(self._file.fileno())
 
     def num_whole(self) -> int:
-        """How many answers are in the file, counted there."""
+        """The number of answers, counted in the file."""
         with self._path.open("rb") as file:
             return sum(line.endswith(b"\n") for line in file)
 
     def _read(self) -> tuple[dict[bytes, int], int]:
-        """The answers that are there, and where the last one ends. Behind it may be half a line, or a hole."""
+        """The `keys`, and the offset at which the last answer ends. Half a line or zero bytes may follow it."""
         keys: dict[bytes, int] = {}
         end = 0
         with self._path.open("rb") as file:
@@ -97,13 +97,16 @@ class Answers:
         return ValueError(f"line {number} of {self._path} is no answer of a batch: give another file as --output")
 
     def _lock(self) -> contextlib.AbstractContextManager[object]:
-        """Held by this process until it ends, also if it is killed."""
+        """Lock the file for this process. If the process is killed, the system releases the lock."""
+        lock = f"{self._path}.lock"
         try:
-            return filelock.FileLock(f"{self._path}.lock").acquire(blocking=False)
-        except filelock.Timeout:
-            raise BlockingIOError(
-                f"another batch is writing to {self._path}: wait for it, or give another --output"
-            ) from None
+            with contextlib.suppress(filelock.Timeout):
+                return filelock.FileLock(lock).acquire(blocking=False)
+            with open(lock, "ab"):  # a Timeout is also what filelock says where there can be no file
+                pass
+        except OSError as error:
+            raise OSError(f"cannot write to {self._path}: {error.strerror or error}; give another --output") from error
+        raise BlockingIOError(f"another batch is writing to {self._path}: wait for it, or give another --output")
 
 
 def _begins_an_answer(text: bytes) -> bool:

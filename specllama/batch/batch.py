@@ -1,4 +1,4 @@
-"""One run: the lines that have no answer yet, many at once."""
+"""One run of a batch: it answers the lines that have no answer yet, many at once."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from .answers import Answers
 from .line import Line, lines_of
 
 Shown = Callable[[Iterator[Outcome]], Generator[Outcome, None, None]]
-"""Passes outcomes on, and shows how far they are."""
+"""A function that passes outcomes on, and shows the progress."""
 
 
 class Batch:
     """Answers the lines of an input that the output has no answer to.
 
     Args:
-        llm: what answers.
+        llm: answers the lines.
         source: the input.
         answers: the output.
-        defaults: arguments of every text. Those of its line win.
-        name: what the model is called in answers in OpenAI's format.
+        defaults: the arguments of every text. A line may replace them by its own.
+        name: the model's name in answers in OpenAI's format.
 
     Attributes:
-        num_texts: answers that this run has added, errors among them.
-        num_errors: those.
+        num_texts: the number of answers that this run has added, with errors.
+        num_errors: the number of errors among them.
     """
 
     def __init__(self, llm: Llama, source: Path, answers: Answers, *, defaults: dict[str, Any], name: str) -> None:
@@ -56,11 +56,11 @@ class Batch:
         """Add all answers that are missing.
 
         Args:
-            count: how many texts at once, as far as the model can.
-            shown: what sees the outcomes first, such as a progress bar.
+            count: how many texts to generate at once; one with a warning if the model's memory cannot be shared.
+            shown: shows the outcomes, such as a progress bar.
 
         Raises:
-            ValueError, MemoryError: there cannot be so many at once.
+            ValueError, MemoryError: the model cannot generate `count` texts at once.
             OSError: the input cannot be read, or the output not be written.
         """
         self._started = time.monotonic()
@@ -75,14 +75,14 @@ class Batch:
 
     @property
     def stats(self) -> Stats:
-        """Statistics of the texts of this run, those that were interrupted too. The time is that of the run."""
+        """The statistics of this run's texts, also of interrupted ones. ``total_seconds`` is the time of the run."""
         seconds = time.monotonic() - self._started
         stats = sum(self._tallies.values(), self._total).stats()
         speed = stats.num_tokens / seconds if seconds > 0 else 0.0
         return dataclasses.replace(stats, total_seconds=seconds, tokens_per_second=speed)
 
     def _jobs(self) -> Generator[Job, None, None]:
-        """Called by one thread at a time."""
+        """Yield a job for each line without an answer. Only one thread at a time may ask for the next job."""
         with contextlib.closing(lines_of(self._source)) as lines:
             missing = (line for line in lines if bytes.fromhex(line.key) not in self._answers.keys)
             for number, line in enumerate(missing):

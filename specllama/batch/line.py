@@ -22,15 +22,15 @@ class Line:
     """A line that is not blank."""
 
     number: int
-    """From 1, as editors count."""
+    """The number of the line in the file, from 1."""
     key: str
-    """By which its answer is known: 32 hexadecimal digits of what it says and, without a name of its own, of where."""
+    """The key of its answer: 32 hexadecimal digits, a hash of the line's text and, if it has no name, of its number."""
     name: dict[str, Any]
-    """How its answer says whose it is: ``custom_id`` or ``id`` as the line has it, else ``index``, its number."""
+    """The field that names the line in its answer: its ``custom_id`` or ``id``, or else its number as ``index``."""
     content: dict[str, Any]
-    """What it says; empty where `problem` is not None."""
+    """The JSON object of the line; empty if there is a `problem`."""
     problem: ValueError | None = None
-    """Why there is nothing to generate."""
+    """Why the line cannot be answered; None if it can."""
 
     @property
     def is_request(self) -> bool:
@@ -39,13 +39,13 @@ class Line:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What it asks for; empty where that is nothing that could be asked for."""
+        """The arguments of the completion; empty if the line has no object with them."""
         asked = self.content.get("body") if self.is_request else self.content
         return asked if isinstance(asked, dict) else {}
 
 
 def lines_of(path: Path) -> Generator[Line, None, None]:
-    """The lines of a file, read as they are needed. What is wrong with one of them is its `problem`.
+    """The lines of a file that are not blank, read as they are needed. A wrong line has a `problem`.
 
     Raises:
         OSError: the file cannot be read.
@@ -64,7 +64,7 @@ def lines_of(path: Path) -> Generator[Line, None, None]:
 
 
 def _too_long(number: int, beginning: bytes, file: BinaryIO) -> Line:
-    """A line of which only the beginning has been read. The rest is read, and not kept."""
+    """Make the `Line` of a line that is too long. The rest after `beginning` is read, and not kept."""
     digest = hashlib.blake2b(b"%d " % number + beginning, digest_size=16)
     part = beginning
     while part and not part.endswith(b"\n"):
@@ -75,12 +75,12 @@ def _too_long(number: int, beginning: bytes, file: BinaryIO) -> Line:
 
 
 def _line(number: int, text: bytes, named: dict[bytes, int]) -> Line:
-    """A line.
+    """Make a `Line`.
 
     Args:
-        number: its number.
-        text: what it says.
-        named: digests of the names of the lines before, and their numbers. Its own is added.
+        number: the number of the line.
+        text: the bytes of the line.
+        named: the numbers of the lines before, by digests of their names. This line is added if it has a name.
     """
     unnamed = {"index": number}
     try:
@@ -96,10 +96,10 @@ def _line(number: int, text: bytes, named: dict[bytes, int]) -> Line:
 
 
 def _name_of(content: dict[str, Any]) -> dict[str, Any]:
-    """What the line calls itself; empty if it does not.
+    """The `name` that a line has itself; empty if it has none.
 
     Raises:
-        ValueError: no name, or none where one is needed.
+        ValueError: the name is not a text or a whole number, or a request has none.
     """
     key = next((key for key in ("custom_id", "id") if key in content), None)
     if _is_request(content) and key != "custom_id":

@@ -1,6 +1,6 @@
-"""Lines in OpenAI's batch format: requests, answered as the server would, and their answers.
+"""Answers lines in OpenAI's batch format, as the server would.
 
-Imports the extra `server`.
+This module needs the extra `server`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def generate(llm: Llama, call: Call, line: Line, defaults: dict[str, Any], name:
     """The body of the response to one line.
 
     Args:
-        llm: what generates.
-        call: where, and who hears of it.
+        llm: generates the answer.
+        call: the slot to generate in, and the watch to tell.
         line: the request.
-        defaults: fields that it leaves to all.
-        name: what the model is called, unless the request names it.
+        defaults: the fields that the request may leave out.
+        name: the model's name, unless the request has one.
 
     Raises:
-        LineError: no method, URL and body that are known.
-        Exception: what is wrong with the body, or with generating.
+        LineError: the method, the URL or the body is not known.
+        Exception: the body is wrong, or generating has failed.
     """
     method, url, given = (line.content.get(field) for field in ("method", "url", "body"))
     if method not in ("POST", None):
@@ -63,7 +63,7 @@ def generate(llm: Llama, call: Call, line: Line, defaults: dict[str, Any], name:
 
 
 def answer(line: Line, outcome: Outcome) -> dict[str, Any]:
-    """The line of the output."""
+    """The object that is written to the output."""
     head = {"id": f"{REQUEST_ID}{line.key}", **line.name}
     if isinstance(outcome.error, LineError):
         said = {"code": "invalid_request", "message": problem_of(line, outcome.error)}

@@ -1,4 +1,4 @@
-"""Lines with arguments of ``create_completion`` or ``create_chat_completion``, and their answers."""
+"""Answers lines that have arguments of ``create_completion`` or ``create_chat_completion``."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def generate(llm: Llama, call: Call, line: Line, defaults: dict[str, Any]) -> di
     """The response to one line.
 
     Args:
-        llm: what generates.
-        call: where, and who hears of it.
-        line: its arguments.
-        defaults: those that it leaves to all.
+        llm: generates the answer.
+        call: the slot to generate in, and the watch to tell.
+        line: the line with the arguments.
+        defaults: the arguments that the line may leave out.
 
     Raises:
         Exception: what the method raises; ValueError also for a line with neither a prompt nor messages, or both.
@@ -49,7 +49,7 @@ def generate(llm: Llama, call: Call, line: Line, defaults: dict[str, Any]) -> di
 
 
 def answer(line: Line, outcome: Outcome) -> dict[str, Any]:
-    """The line of the output."""
+    """The object that is written to the output."""
     if outcome.error is not None:
         said = {"error": {"message": problem_of(line, outcome.error), "type": type(outcome.error).__name__}}
         return {**line.name, **said, "key": line.key}

@@ -1,4 +1,4 @@
-"""What is to be done: the lines of an input, beside the answers that are there."""
+"""Counts the lines of an input, and the lines that have an answer already."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from .line import lines_of
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """Known before a model is loaded."""
+    """The work of a batch. It is known before a model is loaded."""
 
     num_lines: int
-    """Lines that are not blank."""
+    """The number of lines that are not blank."""
     num_done: int
-    """Those that are answered."""
+    """The number of lines that have an answer."""
     has_requests: bool
-    """Whether any that is left is in OpenAI's format."""
+    """Whether a line without an answer is in OpenAI's format."""
 
     @classmethod
     def of(cls, path: Path, answers: Answers) -> Survey:
         """Read the input once.
 
         Raises:
-            OSError: it cannot be read.
-            ValueError: it has no line, or not all those that are answered.
+            OSError: the input cannot be read.
+            ValueError: the input has no line, or lacks a line that is answered.
         """
         others = dict(answers.keys)
         num_lines = num_done = 0

@@ -286,10 +286,17 @@ def _cache_type(name: str | None) -> int | None:
 
 
 def draft_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The keyword arguments of `specllama.Llama` for the draft, and for how much it drafts."""
+    """The keyword arguments of `specllama.Llama` for the draft, and for how much it drafts.
+
+    Raises:
+        UsageError: there is a draft of the draft, but no draft.
+        OSError, ValueError: the lookup corpus cannot be read.
+    """
     from specllama.prompts.reading import read_text
 
     corpus, inner = arguments.lookup_corpus, arguments.draft_of_draft
+    if inner is not None and arguments.draft_model is None:
+        raise UsageError("--draft-of-draft (-mdd) is for a draft model: give one with --draft-model (-md), too")
     return _given(
         draft_model=_only(arguments.draft_model),
         draft_kwargs=None if inner is None else {"draft_model": inner},

@@ -215,7 +215,7 @@ def _as_text(survey: Survey, gains: dict[str, Gain | str]) -> str:
     if survey.found:
         plain = plain_speed(KeptCurves().of(survey.path, "target"))
         beside = "" if plain is None else f" (plain decoding: {plain:.1f} tokens/s)"
-        lines += [f"On this machine{beside}:", "", *_table(survey), ""]
+        lines += [f"On this machine{beside}:", "", _table(survey), ""]
     if more := len(survey.usable) - len(_shown(survey)):
         lines += [f"And {more} more models of other tokenizers (-o json).", ""]
     lines += [f"- {_short(survey, draft)} cannot be used: {draft.why_not}" for draft in survey.found if draft.why_not]
@@ -230,8 +230,9 @@ def _as_text(survey: Survey, gains: dict[str, Gain | str]) -> str:
     return "\n".join([*lines, *_advice(survey, gains)])
 
 
-def _table(survey: Survey) -> list[str]:
+def _table(survey: Survey) -> str:
     from specllama.commands.terminal import gigabytes
+    from specllama.evidence.tables import table
 
     rows = [("draft", "kind", "where", "tokens", "cost", "accepted", "pays from", "expected", "with prompt", "memory")]
     expectations = _all_expected(survey)
@@ -251,13 +252,7 @@ def _table(survey: Survey) -> list[str]:
                 gigabytes(draft.memory),
             )
         )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    rule = tuple("-" * width for width in widths)
-    padded = (
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in (rows[0], rule, *rows[1:])
-    )
-    return list(padded)
+    return table(rows[0], rows[1:], left=rows[0])
 
 
 def _shown(survey: Survey) -> list[FoundDraft]:

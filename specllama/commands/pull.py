@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(download.pull_from_hub(of_hub))
         return 0
     name, separator, file_type = str(arguments.name).partition(":")
-    model = catalog().find(name)
+    model = catalog().find(name if "/" not in name else arguments.name)  # such as ORG/NAME: without a type
     if separator:
         raise ValueError(
             f"{arguments.name} is not downloaded but made: `specllama pull {model.name}`, "

@@ -116,6 +116,8 @@ def run(arguments: argparse.Namespace) -> int:
         from specllama.server.serving import give_back_freed_memory
     except ModuleNotFoundError as error:
         raise ImportError(f'the server needs {error.name}: pip install "specllama[server]"') from error
+    if arguments.cache_tokens is not None and arguments.parallel == 1:
+        raise common.UsageError("--cache-tokens is for several requests at once: give --parallel, too, or leave it out")
     api_key = arguments.api_key if arguments.api_key is not None else os.environ.get(_KEY_VARIABLE)
     own, *hosts = [checked_host(host) for host in (arguments.host, *arguments.allowed_hosts)]
     if arguments.log:

@@ -104,9 +104,10 @@ class ChatAnswer:
 
     def read(self, answer: Any) -> Any:
         """A chat handler's response or chunks, with thoughts and calls moved out of the text into their own fields."""
-        if not self.is_read:
-            return answer
-        return self._chunks(answer) if isinstance(answer, Iterator) else self._response(answer)
+        if isinstance(answer, Iterator):
+            answer = _named_once(answer)
+            return self._chunks(answer) if self.is_read else answer
+        return self._response(answer) if self.is_read else answer
 
     def _reader(self) -> Reader:
         reading = Reading(self._tools, parallel=self._parallel, has_calls=self._form is not None)
@@ -155,9 +156,7 @@ class ChatAnswer:
                     yield _chunk(chunk, found, held, None)
                     held = None
         finally:
-            close = getattr(chunks, "close", None)
-            if close is not None:
-                close()
+            getattr(chunks, "close", lambda: None)()
 
 
 def special_tokens(llama: BaseLlama, form: Format | None, thoughts: Any) -> frozenset[int]:
@@ -189,6 +188,28 @@ def _joined(first: Delta, last: Delta) -> Delta:
                 calls.append(call)
         joined["tool_calls"] = calls
     return joined
+
+
+def _named_once(chunks: Iterator[Any]) -> Generator[Any, None, None]:
+    """A chat handler's chunks, in which only the first part of a call has its id, type and name.
+
+    llama_cpp's handlers write these in each part. OpenAI's do not, and its clients join the texts of all parts.
+    """
+    named: set[Any] = set()
+    try:
+        for chunk in chunks:
+            for choice in chunk.get("choices", ()) if isinstance(chunk, dict) else ():
+                delta = choice.get("delta") or {}
+                older = delta.get("function_call")
+                for call in (*(delta.get("tool_calls") or ()), *([{"function": older}] if older else [])):
+                    place = choice.get("index"), call.get("index"), call.get("id")
+                    if place in named:
+                        for part, name in ((call, "id"), (call, "type"), (call["function"], "name")):
+                            part.pop(name, None)
+                    named.add(place)
+            yield chunk
+    finally:
+        getattr(chunks, "close", lambda: None)()
 
 
 def _with_logprobs_of(held: Any, new: Any) -> Any:

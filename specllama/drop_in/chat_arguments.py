@@ -123,8 +123,7 @@ def check_format(answer: Any) -> None:
     if kind not in _FORMATS:
         raise ValueError(f"response_format has the type {kind!r:.100}: it must be one of {', '.join(_FORMATS)}")
     require_known("response_format", answer, _OF_FORMAT)
-    if isinstance(answer.get("json_schema"), Mapping):
-        require_known("json_schema", answer["json_schema"], _OF_JSON_SCHEMA)
+    require_known("json_schema", answer.get("json_schema"), _OF_JSON_SCHEMA)
 
 
 def as_llama_cpp_has_it(answer: Any) -> Any:
@@ -148,10 +147,9 @@ def check_request(body: Mapping[str, Any]) -> None:
         ValueError: a field is unknown.
     """
     answer = body.get("response_format")
+    require_known("response_format", answer, _OF_FORMAT)
     if isinstance(answer, Mapping):
-        require_known("response_format", answer, _OF_FORMAT)
-        if isinstance(answer.get("json_schema"), Mapping):
-            require_known("json_schema", answer["json_schema"], _OF_JSON_SCHEMA)
+        require_known("json_schema", answer.get("json_schema"), _OF_JSON_SCHEMA)
     functions = body.get("functions")
     for function in functions if isinstance(functions, list) else ():
         require_known("a function", function, _OF_FUNCTION)
@@ -186,7 +184,7 @@ def _function_with_parameters(function: Any) -> Any:
 
 
 def require_known(what: str, given: Any, known: set[str]) -> None:
-    """Check the fields of a dict.
+    """Check the fields of a dict. Anything else has none.
 
     Raises:
         ValueError: it has a field that is not in `known`.

@@ -27,7 +27,7 @@ from .echo import Echo, echo_of_text, echo_of_tokens
 from .lending import lent
 from .logprobs import LogprobLog, prompt_logprobs
 from .prediction import prediction_usage
-from .prompt_tokens import checked_prompt, prompt_tokens_of
+from .prompt_tokens import checked_prompt, leading_tokens, prompt_tokens_of
 from .requests import request_of
 from .saved_state import StateError
 from .seeds import seed_for_completion
@@ -272,15 +272,14 @@ class Completion:
     def _prompt_text(self) -> str:
         if isinstance(self._prompt, str):
             return self._prompt
-        return self._llama.detokenize(self._read_tokens).decode("utf-8", errors="ignore")
+        return self._llama.detokenize(self._read_tokens, special=True).decode("utf-8", errors="ignore")
 
     @functools.cached_property
     def _echoed(self) -> Echo:
-        """The prompt as ``echo`` repeats it. A prompt that was given as text is repeated without the BOS before it."""
+        """The prompt as ``echo`` repeats it. A prompt that was given as text has no BOS that it did not have."""
         tokens = token_ids(self._read_tokens, "the prompt", self._model.n_vocab).tolist()
         if isinstance(self._prompt, str):
-            skipped = 1 if tokens[:1] == [self._model.bos] and (tokens[1:] or not self._prompt) else 0
-            return echo_of_text(self._model, self._prompt, tokens[skipped:])
+            return echo_of_text(self._model, self._prompt, tokens[len(leading_tokens(self._llama)) :])
         if has_own_tokenizer(self._llama):
             return echo_of_tokens(self._model, tokens)
         return echo_of_text(self._model, self._prompt_text, tokens)

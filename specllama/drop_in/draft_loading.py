@@ -44,7 +44,7 @@ class DraftLoader:
         self._settings = settings
 
     def load(self, path: str, target: Model, own: Mapping[str, Any]) -> Loaded:
-        """See the base class.
+        """Load a draft model, as ``Loader`` says.
 
         Raises:
             MemoryError, OSError, RuntimeError, TypeError, ValueError: the draft cannot be opened.
@@ -69,5 +69,5 @@ class DraftLoader:
         return Loaded(lent(draft, "draft", use), draft, draft.close)
 
     def tokenize(self, text: str) -> Sequence[int]:
-        """See the base class."""
+        """The tokens of a text, as ``Loader`` says."""
         return self._target.tokenize(text.encode(), add_bos=False)

@@ -33,8 +33,8 @@ class Echo:
 
 
 def echo_of_tokens(model: Model, tokens: Sequence[int]) -> Echo:
-    """The echo of a prompt that was given as tokens. Special tokens have no text."""
-    assembler = TextAssembler(model, [])
+    """The echo of a prompt that was given as tokens. The text of special tokens is their name."""
+    assembler = TextAssembler(model, [], shown=frozenset(tokens))
     for token in tokens:
         assembler.add(token)
     return Echo(assembler.text(), tokens, assembler.offsets)

@@ -164,6 +164,4 @@ def _chunks_with_bytes(chunks: Iterator[Any], token_bytes: dict[str, bytes]) -> 
         for chunk in chunks:
             yield with_bytes(chunk, token_bytes)
     finally:
-        close = getattr(chunks, "close", None)
-        if close is not None:
-            close()
+        getattr(chunks, "close", lambda: None)()

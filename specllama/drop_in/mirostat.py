@@ -58,11 +58,6 @@ def chooser_of(
     return LlamaCppSampler(llama, sampling, seeded=seeded, logit_bias=logit_bias, grammar=grammar)
 
 
-def fallback_reason() -> str:
-    """The reason why a text with mirostat is decoded plainly."""
-    return "mirostat is applied by llama.cpp's sampler"
-
-
 class _Seeded:
     """A stand-in for a Llama, with another seed and window. The Llama itself must not change: other threads use it."""
 
@@ -89,7 +84,7 @@ class LlamaCppSampler:
         reason: why texts with this sampler are decoded plainly.
     """
 
-    reason = fallback_reason()
+    reason = "mirostat is applied by llama.cpp's sampler"
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ def prompt_tokens_of(llama: BaseLlama, prompt: str | list[int], suffix: str | No
     eos = model.token_sep() if model.token_sep() != -1 else llama.token_eos()
     trailing = [eos] if model.add_eos_token() or model.token_sep() != -1 else []
     body = llama.tokenize(prompt.encode("utf-8"), add_bos=False, special=True) if prompt else []
-    return [*_leading(llama), *body, *trailing]
+    return [*leading_tokens(llama), *body, *trailing]
 
 
 def continuation_tokens(llama: BaseLlama, text: str, special: bool = True) -> list[int]:
@@ -76,7 +76,8 @@ def continuation_tokens(llama: BaseLlama, text: str, special: bool = True) -> li
     return llama.tokenize(text.encode("utf-8"), add_bos=False, special=special)
 
 
-def _leading(llama: BaseLlama) -> list[int]:
+def leading_tokens(llama: BaseLlama) -> list[int]:
+    """The tokens that the model wants before a text: BOS, or none."""
     model = llama._model
     bos = model.token_cls() if model.token_cls() != -1 else llama.token_bos()
     return [bos] if model.add_bos_token() and bos != -1 else []
@@ -136,7 +137,7 @@ def infill_tokens(
     if fim is None:
         _raise_no_fim(llama)
     before, behind, middle = fim
-    leading = _leading(llama)
+    leading = leading_tokens(llama)
     body = _plain(llama, prompt) if isinstance(prompt, str) else prompt
     if not isinstance(prompt, str) and prompt[: len(leading)] == leading:
         body = prompt[len(leading) :]

@@ -134,9 +134,9 @@ def fitted(llama: BaseLlama, own: Mapping[str, Any], state: Any) -> llama_cpp.Ll
 
 
 def _require_same(origin: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Check that a state was computed with what a Llama has.
+    """Check that a state was computed with the weights and settings of a Llama.
 
-    Early releases noted less; what is missing is not compared.
+    States of early releases record less. What they lack is not compared.
 
     Raises:
         StateError: something differs.

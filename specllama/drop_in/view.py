@@ -106,7 +106,7 @@ class View:
     _llama: Any
     _call: Any
 
-    def __init__(self, llama: EngineLlama, call: Call | None) -> None:
+    def __init__(self, llama: EngineLlama, call: Call) -> None:
         object.__setattr__(self, "_llama", llama)
         object.__setattr__(self, "_call", call)
 
@@ -126,7 +126,7 @@ class View:
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """Tokenize as the Llama does. A handler tokenizes its prompt here, so a continued message is appended to it."""
-        continued = None if self._call is None else self._call.continued
+        continued = self._call.continued
         tokens: list[int] = self._llama.tokenize(text if continued is None else continued(text), add_bos, special)
         return tokens
 
@@ -185,6 +185,4 @@ def _exclusively(llama: EngineLlama, slot: Slot, items: Iterator[_Item]) -> Iter
                     return
             yield item
     finally:
-        close = getattr(items, "close", None)
-        if close is not None:
-            close()
+        getattr(items, "close", lambda: None)()

@@ -15,12 +15,12 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import llama_cpp
 
 from specllama import _core
-from specllama.backend.cache import cache_dir, keyed_path, read_json, write_json
+from specllama.backend.cache import cache_dir, is_number, keyed_path, read_json, write_json
 from specllama.backend.cpu import cpu_name
 from specllama.backend.prepare import prepare_backend
 
@@ -95,13 +95,13 @@ def _checked(found: Any, key: Mapping[str, Any]) -> dict[int, float]:
     if not isinstance(found, dict) or found.get("format") != _FORMAT or found.get("key") != key:
         raise ValueError("the file has another format, or another key")
     measured, seconds, now = found.get("measured"), found.get("seconds"), time.time()
-    if not _is_number(measured) or not now - _MAX_AGE <= measured <= now:
+    if not is_number(measured) or not now - _MAX_AGE <= measured <= now:
         raise ValueError(f"measured at {measured!r}")
     if not isinstance(seconds, dict) or len(seconds) > _MOST_SIZES:
         raise ValueError("the file holds no curve")
     costs = {_checked_size(n): value for n, value in seconds.items()}
     for n, value in costs.items():
-        if not _is_number(value) or not _SHORTEST <= value <= _LONGEST:
+        if not is_number(value) or not _SHORTEST <= value <= _LONGEST:
             raise ValueError(f"T({n}) is {value!r}")
     if wrong := _impossible(costs):
         raise ValueError(f"batches of {wrong} tokens cost less than the smallest, or more than their tokens one by one")
@@ -109,7 +109,7 @@ def _checked(found: Any, key: Mapping[str, Any]) -> dict[int, float]:
 
 
 def _impossible(costs: Mapping[int, float]) -> list[int]:
-    """The sizes that do not fit to the others, because something else held up the machine when they were measured."""
+    """The sizes that do not fit the others, because something else held up the machine when they were measured."""
     least = min(costs, default=0)
     return [n for n, s in costs.items() if not _CHEAPEST <= s / costs[least] <= _STEEPEST * n / least]
 
@@ -120,10 +120,6 @@ def _checked_size(text: str) -> int:
     return int(text)
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
-    return type(value) in (int, float)  # a bool is not a number here
-
-
 def cost_key(model: Model, role: str) -> dict[str, Any]:
     """What T(n) of a model depends on: its file, settings and the machine, ready for JSON.
 
@@ -131,8 +127,8 @@ def cost_key(model: Model, role: str) -> dict[str, Any]:
 
     Args:
         model: a target or a draft.
-        role: ``"target"``, ``"head"`` or ``"draft"``. The same model costs less as a draft, which needs logits for one
-            token only.
+        role: ``"target"``, ``"head"``, ``"draft"`` or ``"inner"``. A model costs less as a draft, because it then needs
+            logits for one token only.
     """
     settings = model.settings
     context = settings.context_params
@@ -171,7 +167,7 @@ def _lora(lora: Lora | None) -> dict[str, Any] | None:
 
 @functools.lru_cache(maxsize=1)
 def machine() -> dict[str, Any]:
-    """What of this machine and its llama.cpp decides about times, ready for JSON."""
+    """The properties of this machine and its llama.cpp that times depend on, ready for JSON."""
     notes = prepare_backend().notes
     return {
         # The field is left out where there are no notes, so that older files of such machines stay valid.

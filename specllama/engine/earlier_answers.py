@@ -1,6 +1,6 @@
-"""What was answered before, for lookup to search in: some tokens, in memory alone.
+"""Earlier answers, in which lookup searches. They are kept in memory only.
 
-A pool of earlier texts in front of the present one (the idea of suffix decoding, arXiv 2411.04975).
+They are searched as if they came before the present text. The idea is that of suffix decoding (arXiv 2411.04975).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import numpy.typing as npt
 
 from .options import checked_index
 
-_SEPARATOR = -1  # no token: no match reaches over it
+_SEPARATOR = -1  # it is no token, so no match reaches over it
 
 
 class EarlierAnswers:
     """The last answers of an engine. Any thread may use it.
 
     Args:
-        most: tokens that are kept; 0: none.
+        most: how many tokens are kept; 0 keeps none.
 
     Raises:
-        TypeError, ValueError: no int, or below 0.
+        TypeError, ValueError: it is no int, or is below 0.
     """
 
     def __init__(self, most: Any = 0) -> None:
@@ -36,7 +36,7 @@ class EarlierAnswers:
         self._lock = threading.Lock()
 
     def add(self, answer: npt.NDArray[np.integer[Any]]) -> None:
-        """Keep the tokens [n] of an answer, in place of the oldest."""
+        """Keep the tokens [n] of an answer. The oldest answers are dropped to make room."""
         if self._most == 0 or len(answer) == 0:
             return
         kept = np.append(answer[-self._most :], _SEPARATOR).astype(np.int32)
@@ -47,7 +47,7 @@ class EarlierAnswers:
                 self._size -= len(self._answers.popleft()) - 1
 
     def corpus(self) -> npt.NDArray[np.int32]:
-        """All answers [n], the last one at the end. Behind each stands a number that is no token."""
+        """The tokens [n] of all answers, the last one at the end. A number that is no token follows each answer."""
         with self._lock:
             answers = list(self._answers)
         return np.concatenate([np.empty(0, np.int32), *answers])

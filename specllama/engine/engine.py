@@ -112,11 +112,10 @@ class Engine(ClosedWhenGone):
 
         Args:
             target: a GGUF file, or a name of the catalog.
-            draft: what ``specllama.Llama`` takes as ``draft_model``: a GGUF file of a smaller model with the target's
-                vocabulary, or of a head for the target (EAGLE-3, DFlash, DSpark); ``"mtp"`` for the MTP layers in the
-                target's file; ``"lookup"``; ``"lookahead"``; ``"auto"`` for what pays of that which is on this
-                machine (see ``specllama.Llama``); a list of a head and a model; a function from token ids to those that
-                may follow; a Llama; or None for plain decoding.
+            draft: what ``specllama.Llama`` takes as ``draft_model``: a GGUF file of a smaller model or of a head for
+                the target; ``"mtp"`` for the MTP layers in the target's file; ``"lookup"``; ``"lookahead"``;
+                ``"auto"`` for the best draft on this machine; a list of a head and a model; a function from token ids
+                to those that may follow; a Llama; or None for plain decoding.
             n_ctx: the most tokens of one text.
             n_batch: the most tokens that are decoded at once.
             n_threads: the threads of each model; None: half of the cores that the process may use.
@@ -142,7 +141,7 @@ class Engine(ClosedWhenGone):
                 stands for the final state, which the output matrix multiplies.
 
         Raises:
-            ModelNotFoundError, ValueError: no loadable model, another vocabulary, or an option out of range.
+            ModelNotFoundError, ValueError: no loadable model, a draft that does not fit it, or an option out of range.
             TypeError: an option of another type.
         """
         options = Options.checked(num_draft_tokens, verify, max_draft_tokens)
@@ -264,7 +263,7 @@ class Engine(ClosedWhenGone):
             ClosedError: the model is closed.
             DecodeError: llama.cpp fails.
             RuntimeError: the model's own context was used otherwise since the last position.
-            ValueError: some of them are not tokens.
+            TypeError, ValueError: the numbers are not tokens of the vocabulary.
         """
         _check_listener(listener)
         ids = token_ids(tokens, "what is scored", self.model.n_vocab)
@@ -302,7 +301,7 @@ class Engine(ClosedWhenGone):
             ClosedError: the model is closed.
             DecodeError: llama.cpp fails.
             RuntimeError: the model's own context was used otherwise since the last part.
-            TypeError, ValueError: some of them are not tokens; or the target shows no states.
+            TypeError, ValueError: the numbers are not tokens of the vocabulary, or the target shows no states.
         """
         _check_listener(listener)
         require_shown(self.model)

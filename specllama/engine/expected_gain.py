@@ -1,4 +1,4 @@
-"""What a draft is expected to give, by what batches cost here: before it was ever tried."""
+"""Estimates how much faster a draft makes a target, from the costs of batches. The draft need not be tried for that."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import statistics
 from collections.abc import Callable, Mapping
 
 _ODD = 3.0
-"""A cost that is so many times another than what is read of memory was measured while others used the machine."""
-_SMALL = 16  # tokens of a batch that a draft fills
-_LARGE = 32  # tokens of a batch of a prompt
-_PROMPT, _ANSWER = 256, 128  # tokens
+"""A measured cost may differ from the estimate by this factor. If it differs more, the measurement was disturbed."""
+_SMALL = 16  # the most tokens in a batch that verifies a draft
+_LARGE = 32  # the least tokens in a batch that tells the speed of prompts
+_PROMPT, _ANSWER = 256, 128  # tokens of the text for `Expected.with_prompt`
 _PRECISION = 1e-4  # of the break-even rate
 
 
 def best_length(rate: float, costs: Mapping[int, float]) -> tuple[int, float]:
-    """How many tokens a round best drafts, and the speedup over plain decoding that this gives.
+    """The best number of tokens to draft in a round, and its speedup over plain decoding.
 
-    S = E / cost with E = 1 + a + ... + a^gamma: what a round emits if each token is accepted with probability a,
-    whatever came before (equation 1 of Leviathan et al. 2022, arXiv 2211.17192).
+    The speedup is E / cost. E = 1 + a + ... + a^gamma is the mean number of tokens from a round, if each token is
+    accepted with probability a, independently of the others (equation 1 of Leviathan et al. 2022, arXiv 2211.17192).
 
     Args:
-        rate: a, the probability that a token is accepted, if all before it are.
-        costs: of a round that drafts gamma tokens, in plain decodes of one token, by gamma. 0 is among them.
+        rate: a, the probability that a token is accepted if all tokens before it are.
+        costs: for each gamma, also 0, the cost of a round that drafts gamma tokens, in plain decodes of one token.
     """
     speedups = {gamma: sum(rate**i for i in range(gamma + 1)) / cost for gamma, cost in costs.items()}
     gamma = max(speedups, key=speedups.__getitem__)  # the first of equals, which is the smallest
@@ -31,10 +31,10 @@ def best_length(rate: float, costs: Mapping[int, float]) -> tuple[int, float]:
 
 
 def break_even(costs: Mapping[int, float]) -> float | None:
-    """The rate below which plain decoding is fastest; None if it always is. By bisection: E grows with the rate.
+    """The rate below which plain decoding is fastest, by bisection; None if it is fastest at every rate.
 
     Args:
-        costs: see `best_length`.
+        costs: as for `best_length`.
     """
     low, high = 0.0, 1.0
     if best_length(high, costs)[0] == 0:
@@ -50,17 +50,17 @@ def break_even(costs: Mapping[int, float]) -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """What is expected.
+    """What is expected of a draft.
 
     Attributes:
-        cost: of a drafted token, over one of the target.
-        is_measured: the cost was measured on this machine; else it is estimated by what is read of memory.
-        pays_from: the share of accepted tokens from which on drafting is faster than plain decoding; None: T(n) of the
-            target is not known here, or no share is enough.
-        speedup: over plain decoding, at the usual acceptance; None: T(n) or the usual acceptance is not known.
-        tokens_per_second: the same in tokens of the text a second, prompts left out.
-        with_prompt: the same of an answer of 128 tokens behind a prompt of 256, which both read; None: what large
-            batches cost is not known.
+        cost: the time of one drafted token, divided by that of one token of the target.
+        is_measured: True if the cost was measured on this machine, False if it is estimated from the memory read.
+        pays_from: the least share of accepted tokens at which drafting is faster than plain decoding; None if T(n) of
+            the target is not known here, or no share is enough.
+        speedup: the speedup over plain decoding at the usual acceptance; None if T(n) or this acceptance is not known.
+        tokens_per_second: generated tokens a second with this speedup, without the time of prompts; None as above.
+        with_prompt: generated tokens a second for an answer of 128 tokens, with the time in which both models read a
+            prompt of 256 tokens; None as above, or if the cost of large batches is not known.
     """
 
     cost: float
@@ -74,13 +74,13 @@ class Expected:
 def expected(
     cost: float, acceptance: float | None, target: Mapping[int, float], draft: Mapping[int, float]
 ) -> Expected:
-    """What a draft gives whose rounds cost gamma c + T(gamma+1) / T(1).
+    """What is expected of a draft. A round that drafts gamma tokens costs gamma * cost + T(gamma + 1) / T(1).
 
     Args:
-        cost: of a drafted token over one of the target, estimated.
-        acceptance: the usual one; None: it is not known.
-        target: T(n) of the target in seconds, as far as it is known here.
-        draft: the same of the draft.
+        cost: the estimated time of one drafted token, divided by that of one token of the target.
+        acceptance: the usual share of accepted tokens; None if it is not known.
+        target: T(n) of the target in seconds, by n, as far as it is known here.
+        draft: T(n) of the draft in seconds, by n, as far as it is known here.
     """
     plain = min(target.values(), default=0.0)  # one token costs no more than several
     measured = draft[1] / plain if 1 in target and 1 in draft else 0.0
@@ -106,20 +106,20 @@ def expected(
 
 
 def plain_speed(target: Mapping[int, float]) -> float | None:
-    """Tokens a second of plain decoding, prompts left out; None: it is not known."""
+    """Tokens a second of plain decoding, without the time of prompts; None if T(1) is not known."""
     return 1 / min(target.values()) if 1 in target else None
 
 
 def _prompt_token(costs: Mapping[int, float]) -> float | None:
-    """Seconds for each token of a prompt, by the largest batch; None: none is large."""
+    """The seconds for each token of a prompt, from the largest batch; None if no batch is large enough."""
     largest = max(costs, default=0)
     return costs[largest] / largest if largest >= _LARGE else None
 
 
 def _line(target: Mapping[int, float]) -> Callable[[int], float]:
-    """A line through what small batches cost (Theil and Sen's: the median of all slopes).
+    """A line through the costs of small batches (by Theil and Sen: the median of all slopes).
 
-    Of a single size little was measured: one that seems to cost less than all others say does not.
+    A single size is measured only a few times. If it seems cheaper than the line, the line is right.
     """
     small = [n for n in target if n <= _SMALL]
     slopes = [(target[b] - target[a]) / (b - a) for a, b in itertools.combinations(sorted(small), 2)]

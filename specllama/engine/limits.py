@@ -12,8 +12,13 @@ BYTES_OF_TOKEN = 64
 """An upper bound of the bytes of a token, on average over a long text."""
 
 
-def require_room(num_bytes: int, n_ctx: int) -> None:
+def require_room(num_bytes: int, n_ctx: int, name: str = "text") -> None:
     """Check that a text may fit into a context, before it is tokenized.
+
+    Args:
+        num_bytes: the size of the text.
+        n_ctx: the size of the context in tokens.
+        name: what the text is, for the message.
 
     Raises:
         ValueError: it has more bytes than ``n_ctx`` tokens can have.
@@ -21,7 +26,7 @@ def require_room(num_bytes: int, n_ctx: int) -> None:
     if num_bytes > n_ctx * BYTES_OF_TOKEN:
         raise ValueError(
             f"{num_bytes} bytes of text exceed context window of {n_ctx} tokens, for which at most {BYTES_OF_TOKEN} "
-            "bytes each are taken: shorten the text, or start with a larger context (-c)"
+            f"bytes each are taken: shorten the {name}, or start with a larger context (-c)"
         )
 
 

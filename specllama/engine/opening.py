@@ -150,12 +150,14 @@ def have_flash_attention(params: Any) -> None:
 
 
 def have_branches(params: Any, count: int) -> None:
-    """Have a context in which so many branches of its text can be decoded beside it: sequences over the same cells.
+    """Set in ``llama_context_params`` that ``count`` branches of a text can be decoded, as sequences over its cells.
 
     A context that embeds has none: llama.cpp may end the process when it pools several sequences over the same cells.
+    Nor has one without room for a row of each in a batch, for which llama.cpp would end the process, too.
     """
-    if count > 0 and not params.embeddings:
-        params.n_seq_max, params.kv_unified = 1 + count, True
+    if count > 0:
+        has_room = not params.embeddings and count < min(params.n_batch, params.n_ctx or params.n_batch)
+        params.n_seq_max, params.kv_unified = (1 + count, True) if has_room else (1, params.kv_unified)
 
 
 def open_model(
@@ -215,9 +217,12 @@ def open_model(
         settings = Settings(*kept, lora=lora, hidden=hidden)
         model = Model(int(weights), int(context), settings, name=name, taps=taps)
         opened.pop_all()
-    return model, lambda: model.close(
-        lambda: llama_cpp.llama_free(context), lambda: llama_cpp.llama_model_free(weights)
-    )
+
+    def free_context() -> None:
+        with quiet():  # llama.cpp logs the sizes of a context's buffers when it is freed, too
+            llama_cpp.llama_free(context)
+
+    return model, lambda: model.close(free_context, lambda: llama_cpp.llama_model_free(weights))
 
 
 def _adapter(weights: Any, opening: Opening) -> Lora | None:

@@ -155,13 +155,13 @@ def require_layers(model: Model, layers: Sequence[int]) -> None:
 
 
 def require_computed(model: Model) -> None:
-    """Refuse a target in whose graph the states are not that it was opened to show: a token is decoded, and forgotten.
+    """Check that llama.cpp computes the states that a target was opened to show. A token is decoded, and forgotten.
 
-    Where the context holds a text, this was looked at before.
+    If the context holds a text, this was checked before.
 
     Raises:
-        ValueError: it has none.
-        DecodeError, BusyError, ClosedError: see there.
+        ValueError: llama.cpp does not compute them.
+        DecodeError, BusyError, ClosedError: the token cannot be decoded.
     """
     sequence, hidden = model.sequence, model.settings.hidden
     if hidden is None or sequence.num_tokens:

@@ -56,7 +56,7 @@ class Texts:
     They are opened when they are first needed, and opened again when more are needed, or the draft has changed.
 
     A model whose memory is recurrent or a sliding window has only its own slot, because such a memory cannot be shared:
-    a recurrent state cannot be cut, and of a window llama.cpp gives other texts the cells that one may go back to.
+    a recurrent state cannot be cut, and of a window llama.cpp gives away cells to which a text may have to go back.
 
     Args:
         own: the slot of the model's own context.

@@ -73,7 +73,7 @@ class Gbnf:
 
 
 def sequence_breakers_of(model: Model, texts: tuple[str, ...]) -> _core.SequenceBreakers:
-    """The sequence breakers that texts are in a model's tokens. The model remembers those of the last call.
+    """The sequence breakers for these texts, in a model's tokens. The model remembers those of the last call.
 
     Raises:
         ValueError: a text that is empty or too long, or too many texts.

@@ -1,4 +1,4 @@
-"""The base of all results: they are data, ready for JSON. And sums of statistics."""
+"""The base of all results, which are data ready for JSON, and sums of statistics."""
 
 from __future__ import annotations
 

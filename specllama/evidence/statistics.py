@@ -23,7 +23,7 @@ LEVEL = 0.05
 POWER = 0.8
 """The probability with which a detectable difference would be found."""
 
-# The fewest questions that only one way got right with which the test can reach LEVEL, if it is always the same way:
+# The test cannot reach LEVEL with fewer questions that only one way got right, even if it is always the same way:
 # 2 / 2**6 is below LEVEL.
 _FEWEST = 6
 _CHUNK = 20_000

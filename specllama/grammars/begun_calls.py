@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
+from .follower import Follower
 from .in_llguidance import in_llguidance
 from .schema_matcher import SchemaVocabulary
 
@@ -49,25 +50,6 @@ class BegunCalls:
     is_thinking: bool = False
 
 
-class _Run:
-    """A call that was begun. Its llguidance matcher follows the text, and can go back."""
-
-    def __init__(self, matcher: LLMatcher) -> None:
-        self.matcher = matcher
-        self._count = 0  # how many tokens the matcher has followed
-
-    def back_to(self, count: int) -> None:
-        if self._count > count:
-            self.matcher.rollback(self._count - count)
-            self._count = count
-
-    def follow(self, token: int) -> bool:
-        """Follow a token. Returns whether it is allowed; if not, it is passed over."""
-        followed: bool = self.matcher.try_consume_tokens([token]) == 1
-        self._count += followed
-        return followed
-
-
 _Part = Literal["thought?", "thought", "start", "words", "call"]
 
 
@@ -78,9 +60,10 @@ class _State:
     part: _Part
     tail: bytes = b""
     """The end of the text, if it may be the first part of a beginning or of a mark."""
-    run: _Run | None = None
+    run: Follower | None = None
+    """Follows the call that was begun."""
     count: int = 0
-    """How many tokens of the call the matcher has followed."""
+    """How many tokens of the call there are."""
 
 
 class BegunMatcher:
@@ -180,7 +163,7 @@ class BegunMatcher:
 
     def _begun(self, beginning: Beginning, behind: bytes) -> _State:
         """The state after the beginning of a call. ``behind``: what the same token has written after the beginning."""
-        run = _Run(self._vocabulary.first(beginning.grammar()).deep_copy())
+        run = Follower(self._vocabulary.first(beginning.grammar()))
         tokens = self._vocabulary.tokens_of(behind)
         if run.matcher.is_error() or not all(map(run.follow, tokens)):  # it is no call
             return self._read("words", behind)

@@ -42,7 +42,7 @@ class NotEnforcedError(ValueError):
 
 
 class SchemaGrammar(LlamaGrammar):
-    """A JSON schema that llguidance enforces. As one of llama_cpp's grammars, it is the one that llama_cpp makes."""
+    """A JSON schema that llguidance enforces. llama_cpp's chat handlers pass it on as a ``LlamaGrammar``."""
 
     def __init__(self, gbnf: str, matched: str) -> None:
         super().__init__(_grammar=gbnf)

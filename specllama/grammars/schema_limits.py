@@ -13,6 +13,9 @@ _LONGEST = 100_000  # characters
 _MOST_REPETITIONS = 20_000  # llguidance writes them out: a million take 15 s and 1 GB, a billion all memory
 _DEEPEST = 300  # the depths of all references together: llguidance follows them by recursion. 480 need a stack of 1 MB
 _LARGEST_MULTIPLE = 10_000  # the least common multiple of all multipleOf: their automaton has as many states
+_LARGEST = 2**53  # llguidance rounds larger numbers, and the smallest of 64 bits ends the process
+_LARGEST_OF_64_BITS = 2**63 - 1  # as a maximum it is right, and usual
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _COUNTS = ("minItems", "maxItems", "minProperties", "maxProperties")
 
 
@@ -25,7 +28,7 @@ def too_much_for_matcher(schema: dict[str, Any], num_characters: int) -> str | N
     """
     if num_characters > _LONGEST:
         return f"{num_characters} characters of schema: at most {_LONGEST}"
-    parts = list(_dicts(schema))
+    parts = list(dicts(schema))
     repetitions = sum(_whole(part.get(name)) for part in parts for name in _COUNTS)
     if repetitions > _MOST_REPETITIONS:
         return f"{' and '.join(_COUNTS)} of together more than {_MOST_REPETITIONS}"
@@ -33,7 +36,23 @@ def too_much_for_matcher(schema: dict[str, Any], num_characters: int) -> str | N
         return f"multipleOf with a common multiple of more than {_LARGEST_MULTIPLE} steps"
     if _depth_with_references(schema, parts) > _DEEPEST:
         return f"references nested more than {_DEEPEST} deep"
+    inexact = next((number for part in parts for number in _numbers(part) if abs(number) > _LARGEST), None)
+    if inexact is not None:
+        return f"the number {inexact}: numbers are exact up to {_LARGEST}, so leave it out, or ask for a string"
     return next(filter(None, map(_half_followed, parts)), None)
+
+
+def _numbers(part: dict[str, Any]) -> Iterator[int | float]:
+    """The numbers that an answer may have, and their bounds."""
+    waiting = [part[name] for name in ("const", "enum", *_BOUNDS) if name in part]
+    if part.get("maximum") == _LARGEST_OF_64_BITS:
+        waiting.remove(_LARGEST_OF_64_BITS)
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (int, float)):
+            yield value
+        elif isinstance(value, (list, dict)):
+            waiting += value.values() if isinstance(value, dict) else value
 
 
 def _half_followed(part: dict[str, Any]) -> str | None:
@@ -53,7 +72,8 @@ def _share(names: Iterable[str], patterns: Iterable[str]) -> bool:
     return not error.startswith("Unsatisfiable")
 
 
-def _dicts(value: Any) -> Iterator[dict[str, Any]]:
+def dicts(value: Any) -> Iterator[dict[str, Any]]:
+    """All objects in a value, with the value itself."""
     waiting = [value]
     while waiting:
         part = waiting.pop()

@@ -13,6 +13,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from specllama import _core
 from specllama.backend import libllama
 
+from .follower import Follower
 from .in_llguidance import in_llguidance
 from .schema import LIMITS, reason_of
 
@@ -84,22 +85,18 @@ class SchemaVocabulary:
     @in_llguidance()
     def matcher(self, matched: str) -> SchemaMatcher:
         """A matcher at the beginning of a schema, which is given as llguidance's grammar."""
-        return SchemaMatcher(self.first(matched).deep_copy(), frozenset(self.ends))
+        return SchemaMatcher(Follower(self.first(matched)), frozenset(self.ends))
 
     def constraint(self, matched: str) -> _core.MaskConstraint:
         """A constraint for the native loop, at the beginning of a schema."""
         return _core.MaskConstraint(self.ends, self.matcher(matched))
 
-    def processor(self, matched: str) -> SchemaProcessor:
-        """A logits processor for llama.cpp's own samplers, at the beginning of a schema."""
-        return SchemaProcessor(self.matcher(matched), self.ends)
-
 
 class SchemaMatcher:
-    """Says which tokens may come next. Its llguidance matcher follows the text, and can go back."""
+    """Says which tokens may come next in a text, which may also have become shorter or another one."""
 
-    def __init__(self, matcher: LLMatcher, ends: frozenset[int]) -> None:
-        self._matcher = matcher
+    def __init__(self, follower: Follower, ends: frozenset[int]) -> None:
+        self._follower = follower
         self._ends = ends
         self._steps = np.empty(0, dtype=np.intc)
         self._followed: list[bool] = []  # by step; False for an end of a text or a caller's token that was passed over
@@ -116,7 +113,7 @@ class SchemaMatcher:
             ValueError: no token may come next, or finding out would take too long.
         """
         self._go_behind(recent)
-        matcher = self._matcher
+        matcher = self._follower.matcher
         mask = matcher.compute_bitmask()
         may_end = matcher.is_accepting()
         forced = matcher.compute_ff_tokens()
@@ -128,12 +125,10 @@ class SchemaMatcher:
         both = min(len(recent), len(self._steps))
         different = np.flatnonzero(recent[:both] != self._steps[:both])
         common = int(different[0]) if len(different) else both
-        back = sum(self._followed[common:])
-        if back:
-            self._matcher.rollback(back)
+        self._follower.back_to(len(self._follower) - sum(self._followed[common:]))
         del self._followed[common:]
         for token in recent[common:].tolist():
-            self._followed.append(token not in self._ends and self._matcher.try_consume_tokens([token]) == 1)
+            self._followed.append(token not in self._ends and self._follower.follow(token))
         self._steps = recent
 
 

@@ -12,6 +12,7 @@ from specllama.warn import warn
 
 from .schema import NotEnforcedError, SchemaGrammar, matched_schema
 from .schema_converter import TooLargeError, grammar_of_schema
+from .schema_limits import dicts
 
 _ALTERNATIVES = ("enum", "anyOf", "oneOf")
 
@@ -33,8 +34,8 @@ def warn_of_schemas(options: Mapping[str, Any]) -> None:
 def with_grammar_of_format(options: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a chat, with a grammar in the place of the schema of ``response_format``.
 
-    llama_cpp's chat handlers hand a grammar on as it is. Of the format they would make one themselves, and take all
-    memory for some.
+    llama_cpp's chat handlers pass on a grammar unchanged. From a schema they would make a grammar themselves, which
+    takes all memory for some schemas.
 
     Args:
         options: the keyword arguments of ``create_chat_completion``.
@@ -86,7 +87,8 @@ def why_not_enforced(options: Mapping[str, Any]) -> str | None:
         try:
             matched_schema(text)
         except NotEnforcedError as error:
-            empty = next((name for name in _ALTERNATIVES if _has_empty(json.loads(text), name)), None)
+            parts = list(dicts(json.loads(text)))
+            empty = next((name for name in _ALTERNATIVES for part in parts if part.get(name) == []), None)
             if empty is not None:
                 raise ValueError(
                     f"{what} has {empty}: [], which no answer can follow: give it values, or leave it out"
@@ -106,13 +108,13 @@ def _gbnf(text: str) -> str:
 
 
 def _of_tools(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The schemas of the tools of which one must be called, as JSON, and what each is of."""
+    """For each tool of which one must be called: the schema's name for messages, and the schema as JSON."""
     for tool in _chosen(options):
         yield from _as_json(f"the schema of the tool {tool['name']!r:.100}", tool.get("parameters"))
 
 
 def _format(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The schema of ``response_format``, if it says what the answer must be."""
+    """The schema of ``response_format``, with its name for messages; nothing if it does not say what the answer is."""
     answer = options.get("response_format")
     if isinstance(answer, dict) and answer.get("type") == "json_object" and not _chosen(options):
         yield from _as_json("the schema of response_format", answer.get("schema"))
@@ -141,14 +143,3 @@ def _chosen(options: Mapping[str, Any]) -> list[dict[str, Any]]:
         choice = tool.get("function") if isinstance(tool, dict) else None
     name = choice.get("name") if isinstance(choice, dict) else None
     return [function for function in given if name is not None and function["name"] == name][:1]
-
-
-def _has_empty(schema: Any, keyword: str) -> bool:
-    waiting = [schema]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict) and part.get(keyword) == []:
-            return True
-        if isinstance(part, (dict, list)):
-            waiting += part.values() if isinstance(part, dict) else part
-    return False

@@ -6,14 +6,13 @@ In DFlash2 and DSpark each drafted token depends on the one before.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from .gguf_values import StoredTensor, architecture_of, read_whole_header, read_without_texts
+from .gguf_values import StoredTensor, architecture_of, cached, read_whole_header, read_without_texts
 from .head_file import (
     number_in,
     require_layers,
@@ -94,7 +93,8 @@ class BlockHeadFile:
             )
 
 
-def read_block_head(path: str | os.PathLike[str]) -> BlockHeadFile | None:
+@cached
+def read_block_head(path: str) -> BlockHeadFile | None:
     """Read the description of a block head.
 
     Returns:
@@ -103,15 +103,6 @@ def read_block_head(path: str | os.PathLike[str]) -> BlockHeadFile | None:
     Raises:
         ValueError: it is a block head that llama.cpp cannot run, or its description is incomplete.
     """
-    try:
-        found = os.stat(path)
-    except (ValueError, OSError):
-        return None
-    return _read_block_head(os.fspath(path), found.st_mtime_ns, found.st_size)
-
-
-@functools.lru_cache(maxsize=8)  # every draft is read twice: before its target is opened, and after
-def _read_block_head(path: str, changed: int, size: int) -> BlockHeadFile | None:
     try:
         first, _ = read_without_texts(path, until_tokens=True)  # enough for most files, and a thousand times as fast
         if architecture_of(first) not in ("", _ARCHITECTURE):

@@ -18,11 +18,11 @@ from specllama.backend.cache import cache_dir
 from .hub import HubName, on_disk
 
 if sys.version_info >= (3, 11):
-    import tomllib
+    import tomllib as tomllib
 else:
     import tomli as tomllib
 
-PURE = "_PURE"  # all matrices have the type; without it llama.cpp gives some more bits, above all the output matrix
+PURE = "_PURE"  # ends types that all matrices have; otherwise llama.cpp gives some matrices more bits
 
 # The types that llama.cpp can quantize to without an importance matrix, and their bits per weight. The bits are
 # rounded up: they only serve to estimate whether a file fits on the disk.
@@ -253,12 +253,7 @@ def load_catalog(path: Path) -> Catalog:
 @functools.lru_cache(maxsize=1)
 def catalog() -> Catalog:
     """The catalog that ships with this package."""
-    return load_catalog(catalog_path())
-
-
-def catalog_path() -> Path:
-    """The path of the catalog that ships with this package."""
-    return shipped("catalog.toml")
+    return load_catalog(shipped("catalog.toml"))
 
 
 def shipped(name: str) -> Path:

@@ -68,11 +68,7 @@ def pull_from_hub(name: HubName) -> Path:
     here = on_disk(name)
     if here is not None:
         return here
-    try:
-        files = huggingface_hub.list_repo_files(name.repo)
-    except Exception as error:
-        raise _not_downloaded(name, error) from error
-    first, *others = name.chosen(files)
+    first, *others = name.chosen(_files_of(name))
     try:
         for part in others:
             huggingface_hub.hf_hub_download(name.repo, part)
@@ -101,17 +97,21 @@ def pull_beginning_with(name: HubName, beginning: str) -> Path:
         ValueError: no file's name begins so.
         OSError: the file cannot be written.
     """
-    import huggingface_hub
-
-    try:
-        files = huggingface_hub.list_repo_files(name.repo)
-    except Exception as error:
-        raise _not_downloaded(name, error) from error
+    files = _files_of(name)
     found = [file for file in files if os.path.basename(file).startswith(beginning) and file.endswith(".gguf")]
     if not found:
         raise ValueError(f"{name.repo} has no file that begins with {beginning}: look at its page on the hub")
     best = max(sorted(found), key=lambda file: bits_of(file))
     return pull_from_hub(HubName(name.repo, best))
+
+
+def _files_of(name: HubName) -> list[str]:
+    import huggingface_hub
+
+    try:
+        return huggingface_hub.list_repo_files(name.repo)
+    except Exception as error:
+        raise _not_downloaded(name, error) from error
 
 
 def _not_downloaded(name: HubName, error: Exception) -> DownloadError:

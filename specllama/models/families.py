@@ -5,17 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .catalog import shipped
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from .catalog import shipped, tomllib
 
 KINDS = ("model", "parallel", "eagle3", "mtp", "dflash", "dspark")
 _SIZE = "{size}"
@@ -47,7 +41,7 @@ class Named:
 
 @dataclasses.dataclass(frozen=True)
 class KnownDraft:
-    """A draft that families.toml names for a target. The comments there explain the fields."""
+    """A draft that families.toml names for a target. The comments in families.toml explain the fields."""
 
     kind: str
     name: str

@@ -14,8 +14,9 @@ import numpy as np
 from . import catalog
 from .block_head_file import read_block_head
 from .families import KnownDraft, Named, family_of
-from .gguf_values import read_without_texts
+from .gguf_values import architecture_of, read_without_texts
 from .head_file import BESIDE, read_head, require_mtp
+from .header_checks import largest
 from .hub import HubName, on_disk
 from .loading import require_gguf
 from .model_folders import model_files, size_of
@@ -27,16 +28,16 @@ _MASK = "it is a parallel draft: give it with draft_mask_token, the pard_token o
 ROOM = 4096
 """The number of tokens in the KV cache that counts as memory."""
 _OF_FAMILY = 0.6
-"""The share of its drafted tokens that is accepted of a model with the target's vocabulary, if it was not measured.
+"""The accepted share of drafted tokens for a model with the target's vocabulary, if it was not measured.
 
-It is lower than what families.toml has for measured pairs, so that an untested pair does not look better than these.
+It is lower than the shares of measured pairs in families.toml, so that an untested pair does not look better.
 """
 _FOREIGN = (0.36, 0.24)
 """The accepted share for another tokenizer: the first number, plus the second one times the share of common tokens.
 
-With all tokens in common it is that of a draft of the family, and with 26 % in common it is 42 %. SmolLM2-135M has 26 %
-of the tokens of Qwen2.5-Coder-1.5B, and predicts 54 % of its tokens (greedy). A draft of the family predicts 84 %, and
-65 % of its drafted tokens are accepted.
+With all tokens in common it is 60 %, as for a draft of the family. With 26 % in common it is 42 %. SmolLM2-135M has
+26 % of the tokens of Qwen2.5-Coder-1.5B, and predicts 54 % of its tokens (greedy). A draft of the family predicts 84 %,
+and 65 % of its drafted tokens are accepted.
 """
 _MODELS = ("model", "parallel", "foreign")
 _NO_WRITERS = frozenset(
@@ -57,7 +58,7 @@ class FoundDraft:
         where: the place where it was found.
         size: its size in bytes.
         share: the share of the target's tokens that it has, from 0 to 1.
-        cost: the memory that one drafted token reads, over that of one token of the target. It is estimated by sizes.
+        cost: the memory that one drafted token reads, over that of one token of the target. The sizes give an estimate.
         acceptance: the share of its drafted tokens that is usually accepted, from families.toml if that has this pair;
             None if it is not known.
         memory: the bytes of its weights and of a KV cache of 4,096 tokens, if the file says the cache's size.
@@ -225,7 +226,7 @@ class _Target:
             except ValueError as error:
                 why_not = str(error)
         elif why_not is None:
-            return  # an ordinary model whose name begins as those of heads do
+            return  # an ordinary model whose name begins like that of a head
         is_of_name = where == "beside the model" and _is_called_after(path, self.path)
         if why_not is None or is_of_name:
             yield FoundDraft(path, kind, where, size, 1.0, size / self.read, None, size, is_of_name, why_not)
@@ -247,7 +248,7 @@ class _Target:
 
 
 def _trained_for(values: Mapping[str, Any], target: str) -> float | None:
-    """How often a small model is right that ``train-draft`` has trained for this target; None if it has not."""
+    """The share of right tokens of a model that ``train-draft`` has trained for this target; None for other models."""
     of_file, greedy = values.get("specllama.target.file"), values.get("specllama.acceptance.greedy")
     if of_file != os.path.basename(target).encode() or not isinstance(greedy, np.ndarray) or not len(greedy):
         return None
@@ -297,11 +298,11 @@ def _is_of(path: str, draft: KnownDraft) -> bool:
 
 def _kind_of_head(path: str, values: Mapping[str, Any]) -> str | None:
     """The kind of head, from the file's metadata or else from its name; None if it is an ordinary model."""
-    architecture = values.get("general.architecture")
-    if architecture in (b"eagle3", b"dflash", b"dspark"):
-        return bytes(architecture).decode()
+    architecture = architecture_of(values)
+    if architecture in ("eagle3", "dflash", "dspark"):
+        return architecture
     for kind, own in ARCHITECTURES.items():
-        if architecture == own.encode():
+        if architecture == own:
             return kind
     name = os.path.basename(path).lower()
     return next((prefix.rstrip("-") for prefix in BESIDE if name.startswith(prefix)), None)
@@ -318,26 +319,19 @@ def _without_type(name: str) -> str:
 
 
 def _writes(values: Mapping[str, Any]) -> bool:
-    architecture = values.get("general.architecture")
-    if not isinstance(architecture, bytes) or values.get("general.type", b"model") != b"model":
-        return False
-    name = architecture.decode("utf-8", "replace")
-    return name not in _NO_WRITERS and f"{name}.pooling_type" not in values
+    name, is_model = architecture_of(values), values.get("general.type", b"model") == b"model"
+    return is_model and name not in ("", *_NO_WRITERS) and f"{name}.pooling_type" not in values
 
 
 def _number(values: Mapping[str, Any], name: str) -> int:
-    """A number in an architecture's metadata, or the largest one if there is one for each layer; 0 if it is missing."""
-    architecture = values.get("general.architecture", b"")
-    found = values.get(f"{bytes(architecture).decode('utf-8', 'replace')}.{name}", 0)
-    if isinstance(found, np.ndarray):
-        return int(found.max(initial=0)) if found.dtype.kind in "iu" else 0
+    found = largest(values, name)
     return found if isinstance(found, int) else 0
 
 
 def _read_of(values: Mapping[str, Any], size: int) -> float:
     """The bytes of a model that one token reads.
 
-    Of a mixture of experts: the used ones, and 5 % for all other weights.
+    In a mixture of experts it reads the used experts, and all other weights, which are estimated as 5 %.
     """
     experts, used = _number(values, "expert_count"), _number(values, "expert_used_count")
     return size * (0.05 + 0.95 * used / experts) if 0 < used < experts else size

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import mmap
 import os
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ _LENGTH = struct.Struct("<Q")
 _KIND = struct.Struct("<I")
 _TOKENS = "tokenizer.ggml.tokens"
 _MOST_DIMENSIONS = 4  # GGML_MAX_DIMS
+
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +159,24 @@ def architecture_of(values: Mapping[str, Any]) -> str:
     """llama.cpp's name of the architecture; empty if the metadata do not have it as a text."""
     found = values.get("general.architecture")
     return found.decode("utf-8", "replace") if isinstance(found, bytes) else ""
+
+
+def cached(read: Callable[[str], _T]) -> Callable[[str | os.PathLike[str]], _T | None]:
+    """A decorator: the function reads a file again only if it has changed, and returns None if there is no file."""
+
+    @functools.lru_cache(maxsize=8)  # every draft is read twice: before its target is opened, and after
+    def kept(path: str, changed: int, size: int) -> _T | None:
+        return read(path)
+
+    @functools.wraps(read)
+    def reader(path: str | os.PathLike[str]) -> _T | None:
+        try:
+            found = os.stat(path)
+        except (ValueError, OSError):
+            return None
+        return kept(os.fspath(path), found.st_mtime_ns, found.st_size)
+
+    return reader
 
 
 def parts_of(path: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -15,13 +14,13 @@ import numpy as np
 from specllama.backend.trial import WITHIN, tried
 from specllama.backend.trial_key import trial_key, with_neighbours
 
-from .gguf_values import StoredTensor, architecture_of, parts_of, read_whole_header, stored
+from .gguf_values import StoredTensor, architecture_of, cached, parts_of, read_whole_header, stored
 
 _OTHERS = {"gemma4-assistant": "Gemma 4's assistant"}
 _WITH_BLOCKS = "dflash"  # the module `block_head_file` reads this kind
 _LAYERS = 3
-# The architectures whose MTP layers llama.cpp 0.3.36 can run: one of them, or several. For others it may end the
-# process, so a child process tries them first.
+# The architectures of which llama.cpp (llama-cpp-python 0.3.36) can run several MTP layers, or only one. For others it
+# may end the process, so a child process tries them first.
 _WITH_SEVERAL = frozenset({"hy_v3", "mimo2", "step35"})
 _WITH_MTP = _WITH_SEVERAL | {
     *("bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "glm-dsa", "glm4moe"),
@@ -175,9 +174,9 @@ def require_width(path: str, wanted: int, found: int) -> None:
 
 
 def require_mtp(path: str) -> int:
-    """Check that a model's file has MTP layers that llama.cpp can run. For others it would end the process.
+    """Check that a model's file has MTP layers that llama.cpp can run. With other layers it would end the process.
 
-    For some architectures it is known. For all others a child process tries it, once for each file and library.
+    Some architectures are known to work. For all others a child process tries it, once for each file and library.
 
     Returns:
         The number of MTP layers; 1 if the file cannot be read, which is reported when it is loaded.
@@ -216,8 +215,8 @@ def _why_no_mtp(path: str) -> str:
 
 
 BESIDE = ("mtp-", "dflash-", "dspark-", "eagle3-", "hydra-", "medusa-", "blockwise-")
-"""The beginnings of the names of heads that are beside their models. Those that llama.cpp looks for come first, in its
-order."""
+"""The beginnings of the names of heads that are beside their models. The names that llama.cpp looks for come first, in
+its order."""
 
 
 def head_beside(target: str, kind: str = "eagle3-") -> str:
@@ -240,7 +239,8 @@ def _is_mtp(tensors: Mapping[str, StoredTensor]) -> bool:
     return any(name.endswith(_OF_MTP) for name in tensors) and "blk.0.attn_norm.weight" not in tensors
 
 
-def read_head(path: str | os.PathLike[str]) -> HeadFile | MtpFile | None:
+@cached
+def read_head(path: str) -> HeadFile | MtpFile | None:
     """Read the description of an EAGLE-3 head or of an MTP layer.
 
     Returns:
@@ -249,15 +249,6 @@ def read_head(path: str | os.PathLike[str]) -> HeadFile | MtpFile | None:
     Raises:
         ValueError: it is a head of another kind, or its description is incomplete.
     """
-    try:
-        found = os.stat(path)
-    except (ValueError, OSError):
-        return None
-    return _read_head(os.fspath(path), found.st_mtime_ns, found.st_size)
-
-
-@functools.lru_cache(maxsize=8)  # every draft is read twice: before its target is opened, and after
-def _read_head(path: str, changed: int, size: int) -> HeadFile | MtpFile | None:
     try:
         values, tensors = read_whole_header(path)
     except (ValueError, OSError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from . import catalog
-from .gguf_values import architecture_of, read_whole_header
+from .gguf_values import StoredTensor, architecture_of, read_whole_header
 from .head_file import is_head
 from .weights_digest import Digest
 
@@ -25,6 +26,8 @@ _AROUND_TEXTS: dict[bytes, dict[str, int | None]] = {
     b"gemma4": {"bos": None},
 }
 """For each tokenizer, the tokens that it puts around every text, and their default ids if it has any."""
+_NEVER_MULTIPLIED = {24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64"}
+_TABLES = ("d2t", "t2d", "tid2eid")  # parts of the names of tables of tokens and experts, which consist of integers
 _MOST_SHOWN = 60
 
 
@@ -54,7 +57,7 @@ def require_sound(path: str, *, as_head: bool = False, overrides: Mapping[str, A
         return None  # llama.cpp refuses the file; then the reason is found
     if is_head(values, tensors) and not as_head:
         raise ValueError(f"{path} is a head, and no model: give its path as draft_model (-md) of its target")
-    problem = next(iter(problems(overridden(values, overrides))), None)
+    problem = next(itertools.chain(problems(overridden(values, overrides)), _wrong_types(tensors)), None)
     if problem is not None:
         raise ValueError(f"cannot load {path}: {problem}, on which llama.cpp would crash; {catalog.remedy(path)}")
     return Digest(path, values, tensors)
@@ -69,7 +72,15 @@ def problems(values: Mapping[str, Any]) -> Iterable[str]:
     yield from _missing_tokens(values)
 
 
-def _named(values: Mapping[str, Any], name: str) -> int | float:
+def _wrong_types(tensors: Mapping[str, StoredTensor]) -> Iterable[str]:
+    """Matrices of integers or of doubles, which llama.cpp loads and cannot multiply."""
+    for name, tensor in tensors.items():
+        kind = _NEVER_MULTIPLIED.get(tensor.kind)
+        if kind is not None and not any(table in name for table in _TABLES):
+            yield f"the tensor {name[:_MOST_SHOWN]} has the type {kind}"
+
+
+def largest(values: Mapping[str, Any], name: str) -> int | float:
     """A number in an architecture's metadata, or the largest one if there is one for each layer; 0 if it is missing."""
     found = values.get(f"{architecture_of(values)}.{name}", 0)
     if isinstance(found, np.ndarray):
@@ -86,11 +97,11 @@ def _wrong_epsilons(values: Mapping[str, Any]) -> Iterable[str]:
 def _wrong_layers(values: Mapping[str, Any]) -> Iterable[str]:
     if "general.architecture" not in values:
         return
-    layers = _named(values, "block_count")
+    layers = largest(values, "block_count")
     said = values.get(f"{architecture_of(values)}.block_count")  # llama.cpp refuses a missing one itself
     if isinstance(said, int) and not 0 < layers <= _MOST_LAYERS:
         yield f"its block_count is {layers}, and must be from 1 to {_MOST_LAYERS}"
-    further = _named(values, "nextn_predict_layers")
+    further = largest(values, "nextn_predict_layers")
     if further > layers:
         yield f"its nextn_predict_layers is {further}, and its block_count only {layers}"
     scaling = values.get(f"{architecture_of(values)}.rope.scaling.type", _SCALINGS[0])
@@ -99,8 +110,8 @@ def _wrong_layers(values: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _wrong_experts(values: Mapping[str, Any]) -> Iterable[str]:
-    experts, used = _named(values, "expert_count"), _named(values, "expert_used_count")
-    groups, groups_used = _named(values, "expert_group_count"), _named(values, "expert_group_used_count")
+    experts, used = largest(values, "expert_count"), largest(values, "expert_used_count")
+    groups, groups_used = largest(values, "expert_group_count"), largest(values, "expert_group_used_count")
     what = f"its expert_count is {experts} with expert_used_count {used}"
     if experts > _MOST_EXPERTS:
         yield f"its expert_count is {experts}, and must be at most {_MOST_EXPERTS}"

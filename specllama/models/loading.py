@@ -46,8 +46,8 @@ if hasattr(os, "register_at_fork"):
 def one_at_a_time() -> Iterator[None]:
     """A context manager: only one thread at a time opens a model or a context.
 
-    Meanwhile llama_cpp changes the level of its logger, and the buffer types that llama.cpp may put weights into are
-    those of the whole process.
+    Opening a model changes the level of llama_cpp's logger, and the buffer types that llama.cpp may put weights into.
+    Both belong to the whole process.
     """
     with _turn:
         yield
@@ -98,8 +98,9 @@ def require_gguf(path: str) -> None:
     except PermissionError:
         raise
     except (OSError, ValueError):  # ValueError: no file can have this name
+        shown = path if path.strip() else repr(path)
         raise catalog.ModelNotFoundError(
-            f"{path} does not exist: check the path, or see `specllama pull --list` for model names"
+            f"{shown} does not exist: check the path, or see `specllama pull --list` for model names"
         ) from None
     if stat.S_ISDIR(found.st_mode):
         raise ValueError(f"{path} is a directory: give the path of a .gguf file in it")

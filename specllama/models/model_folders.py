@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -19,9 +20,7 @@ _FIRST = "-00001-of-"
 
 
 def model_files(beside: str) -> Iterator[tuple[str, str]]:
-    """All files that may be a model or a head: the name of the place, and the path.
-
-    Of a split model it is the first part.
+    """All files that may be a model or a head: the name of the place, and the path. A split model has its first part.
 
     Args:
         beside: the path of a model. The files in its folder come first.
@@ -78,8 +77,20 @@ def _llama_cpp_folder() -> Path:
 
 
 def _lm_studio_folders() -> Iterator[Path]:
-    for home in ("~/.lmstudio", "~/.cache/lm-studio"):
-        yield Path(home).expanduser() / "models"
+    """LM Studio's folders of models. A file in the user's folder says where its own folder is, if it was moved.
+
+    Its settings name the folder of the models.
+    """
+    homes = [Path("~/.lmstudio").expanduser(), Path("~/.cache/lm-studio").expanduser()]
+    with contextlib.suppress(OSError, ValueError):
+        moved = Path("~/.lmstudio-home-pointer").expanduser().read_text(encoding="utf-8").strip()
+        if moved:
+            homes.append(Path(moved))
+    folders = [home / "models" for home in homes]
+    for home in homes:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            folders.append(Path(json.loads((home / "settings.json").read_bytes())["downloadsFolder"]))
+    yield from dict.fromkeys(folders)
 
 
 def _ollama_files() -> Iterator[str]:

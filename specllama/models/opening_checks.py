@@ -72,7 +72,7 @@ def n_ctx_with_positions(path: str | os.PathLike[str], n_ctx: int, *, is_asked: 
         n_ctx: the wanted size in tokens; 0 for the largest.
         is_asked: whether the user has asked for this size. Then a limit is reported by a warning.
     """
-    table = _tensors(path).get(_POSITIONS)
+    table = _header(path)[1].get(_POSITIONS)
     if table is None:
         return n_ctx
     most = table.shape[-1]
@@ -82,10 +82,11 @@ def n_ctx_with_positions(path: str | os.PathLike[str], n_ctx: int, *, is_asked: 
     return min(n_ctx or whole, whole)
 
 
-def _tensors(path: str | os.PathLike[str]) -> dict[str, StoredTensor]:
+def _header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+    """The file's metadata and tensors; empty if the file is damaged, which is reported when it is loaded."""
     with contextlib.suppress(ValueError, OSError):
-        return read_whole_header(path)[1]
-    return {}
+        return read_whole_header(path)
+    return {}, {}
 
 
 def _check_overrides(path: str, overrides: Any) -> None:
@@ -104,7 +105,7 @@ def _check_overrides(path: str, overrides: Any) -> None:
                 )
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise ValueError(f"kv_overrides has {name!r:.60}: {value}, which no integer of 64 bits holds")
-    values = _values(path)
+    values = _header(path)[0]
     for name, value in overrides.items():
         kind, known_kind = type(value), _KINDS.get(type(values.get(name)), type(value))
         if kind is not known_kind:  # llama.cpp would ignore it
@@ -134,13 +135,6 @@ def override_array(overrides: Mapping[str, Any]) -> Any:
     return array
 
 
-def _values(path: str) -> dict[str, Any]:
-    """The file's metadata; empty if the file is damaged, which is reported when it is loaded."""
-    with contextlib.suppress(ValueError, OSError):
-        return read_whole_header(path)[0]
-    return {}
-
-
 def _check_cache_type(path: str, name: str, kwargs: Mapping[str, Any], kind: str) -> None:
     value = kwargs[name]
     try:
@@ -166,7 +160,7 @@ def _check_cache_type(path: str, name: str, kwargs: Mapping[str, Any], kind: str
 
 def _head_sizes(path: str, overrides: Mapping[str, Any] | None, kind: str) -> Iterator[int]:
     """The sizes of the model's attention heads, for keys or for values."""
-    values = overridden(_values(path), overrides)
+    values = overridden(_header(path)[0], overrides)
     prefix = architecture_of(values)
     heads = np.atleast_1d(values.get(f"{prefix}.attention.head_count", 0)).max(initial=0)
     named = values.get(f"{prefix}.attention.{kind}_length")
@@ -187,7 +181,7 @@ def _check_numbers(kwargs: Mapping[str, Any]) -> None:
 
 
 def _n_ctx_train(path: str, overrides: Mapping[str, Any] | None) -> Any:
-    values = overridden(_values(path), overrides)
+    values = overridden(_header(path)[0], overrides)
     return values.get(f"{architecture_of(values)}.context_length", True)  # llama.cpp refuses a file without it
 
 

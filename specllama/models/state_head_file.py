@@ -6,7 +6,6 @@ The format is our own. docs/make-your-own-draft.md lists the names of its values
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .gguf_values import StoredTensor, architecture_of, parts_of, read_whole_header, read_without_texts, stored
+from .gguf_values import StoredTensor, architecture_of, cached, parts_of, read_whole_header, read_without_texts, stored
 from .head_file import number_in, require_tokens, require_width
 from .head_kinds import OF_THE_FINAL_STATE
 
@@ -32,7 +31,7 @@ def vocabulary_hash(tokens: Sequence[bytes]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class StateHeadFile:
-    """The description of such a head in a file.
+    """The description of a Medusa, Hydra or blockwise head in a file.
 
     Attributes:
         path: the file.
@@ -90,14 +89,6 @@ class StateHeadFile:
                 f"{os.path.basename(target)}"
             )
 
-    def bytes_of(self, name: str) -> npt.NDArray[np.uint8]:
-        """The bytes of a tensor, mapped from the file. There may be further bytes at the end.
-
-        Raises:
-            ValueError: there is no such tensor.
-        """
-        return mapped(self.path, self.tensor(name))
-
     def floats(self, name: str) -> npt.NDArray[np.float32]:
         """A vector as an array [n].
 
@@ -139,8 +130,9 @@ def mapped(path: str, tensor: StoredTensor) -> npt.NDArray[np.uint8]:
     return np.memmap(path, np.uint8, "r", tensor.offset, (size - tensor.offset,))
 
 
-def read_state_head(path: str | os.PathLike[str]) -> StateHeadFile | None:
-    """Read the description of such a head.
+@cached
+def read_state_head(path: str) -> StateHeadFile | None:
+    """Read the description of a Medusa, Hydra or blockwise head.
 
     Returns:
         None if the file is something else, or no whole GGUF file.
@@ -148,15 +140,6 @@ def read_state_head(path: str | os.PathLike[str]) -> StateHeadFile | None:
     Raises:
         ValueError: its description is incomplete or out of range.
     """
-    try:
-        found = os.stat(path)
-    except (ValueError, OSError):
-        return None
-    return _read(os.fspath(path), found.st_mtime_ns, found.st_size)
-
-
-@functools.lru_cache(maxsize=8)  # every draft is read twice: before its target is opened, and after
-def _read(path: str, changed: int, size: int) -> StateHeadFile | None:
     try:
         architecture = architecture_of(read_without_texts(path, until_tokens=True)[0])
         if architecture not in _KINDS:

@@ -38,10 +38,7 @@ class Digest:
         self._tensors = tensors
 
     def changed_by(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """The ``kv_overrides`` that change how the weights are used.
-
-        Those that repeat the file's value are left out.
-        """
+        """The ``kv_overrides`` that change how the weights are used, without those that repeat the file's value."""
         named = {name: value for name, value in overrides.items() if _is_of_weights(name)}
         return {name: value for name, value in named.items() if not _same(self.values.get(name), value)}
 

@@ -30,7 +30,7 @@ class Prompt:
         """The given prompt; or a prompt of a user's message, which gets the number `number`.
 
         Raises:
-            TypeError: neither.
+            TypeError: `given` is neither.
         """
         if isinstance(given, Prompt):
             return given

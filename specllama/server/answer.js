@@ -1,7 +1,7 @@
 // Answers: markdown, whose text keeps the colours of where its tokens came from.
 "use strict";
 
-// What a model writes is no HTML: markup in it is shown as text, and no picture is fetched.
+// HTML in an answer is shown as text, and no picture is fetched: a model must not run scripts or call servers.
 const markdown = markdownit({ html: false, breaks: true }).disable("image");
 markdown.renderer.rules.link_open = (tokens, i, options, env, renderer) => {
   tokens[i].attrSet("target", "_blank");
@@ -17,14 +17,14 @@ for (const cell of ["th_open", "td_open"])
     return renderer.renderToken(tokens, i, options);
   };
 
-// An answer: its text, where each piece of it came from, and the blocks that are shown of it.
+// An answer has its text, the origin of each piece of the text, and the blocks that the page shows.
 class Answer {
   constructor(body) {
     this.body = body;
     body.className = "markdown";
     this.text = "";
-    this.pieces = [];  // the end of each, and its origin
-    this.shown = [];  // of each block its HTML and its element
+    this.pieces = [];  // for each piece of the text, its end and its origin
+    this.shown = [];  // for each block, its HTML, its start in the text, and its element
   }
 
   add(piece, tokens) {
@@ -33,7 +33,7 @@ class Answer {
     this.pieces.push({ end: this.text.length, origin: tokens.length ? tokens[tokens.length - 1].origin : "plain" });
   }
 
-  // Only the blocks that are other than before: text that is selected in the others stays selected.
+  // Draws only the blocks that have changed, so that selected text in all other blocks stays selected.
   draw() {
     const blocks = this.blocks();
     blocks.forEach((block, i) => {
@@ -46,7 +46,7 @@ class Answer {
   }
 
   blocks() {
-    const starts = [0];  // of the lines
+    const starts = [0];  // where each line of the text starts
     for (const line of this.text.split("\n")) starts.push(starts[starts.length - 1] + line.length + 1);
     const tokens = markdown.parse(this.text, {}), blocks = [];
     for (let i = 0, first = 0; i < tokens.length; i++) {
@@ -73,7 +73,7 @@ class Answer {
     return element;
   }
 
-  // Every line of what is shown is looked for in the block's source: what is between them is markdown's own.
+  // Colours the shown text. Each shown line is searched in the block's source, which also has markdown's own marks.
   colour(element, block) {
     let at = block.start;
     const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT), nodes = [];
@@ -115,7 +115,7 @@ class Answer {
   }
 }
 
-// A block of code, with its language and a button that copies it.
+// Makes the frame of a block of code, with its language and a button that copies the code.
 function frame(pre) {
   const figure = document.createElement("figure"), caption = document.createElement("figcaption");
   const language = document.createElement("span"), button = document.createElement("button");

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from specllama import Llama
@@ -11,6 +11,7 @@ from specllama.drop_in.arguments import checked_stops
 from specllama.drop_in.prediction import prediction_usage
 from specllama.drop_in.view import Call
 from specllama.drop_in.watch import Watch
+from specllama.stats import Stats, Tally
 
 from .job import Item
 from .requests import ChatRequest, CompletionRequest
@@ -36,14 +37,9 @@ class Answers:
         if self._request.stream:
             yield from self._chunks(given, watch)
         else:
-            item, tokens = self._ended(given, watch)
-            yield {
-                **item,
-                "usage": {**item["usage"], **cached(watch)},
-                **tokens,
-                **self._more(watch),
-                **_timings(watch),
-            }
+            item = self._ended(given, watch)
+            usage_of_it = {**item["usage"], **_cached([watch])}
+            yield {**item, "usage": usage_of_it, **self._tokens(watch), **self._more(watch), **timings_field([watch])}
 
     def _chunks(self, chunks: Any, watch: Watch) -> Generator[Item, None, None]:
         held: Item | None = None  # the last chunk, held back until the timings are complete
@@ -52,55 +48,62 @@ class Answers:
             if choice["finish_reason"] is not None:
                 held = chunk
                 continue
-            chunk, tokens = self._told(chunk, watch) if _carries_text(choice) else (chunk, {})
-            yield {**chunk, **tokens, **(_timings(watch) if self._request.timings_per_token else {})}
+            tokens = self._tokens(watch) if _carries_text(choice) else {}
+            yield {**chunk, **tokens, **(timings_field([watch]) if self._request.timings_per_token else {})}
         if held is None:
             return
-        done = _timings(watch)
-        held, tokens = self._ended(held, watch)
-        yield {**held, **tokens, **self._more(watch), **done}
+        done = timings_field([watch])
+        held = self._ended(held, watch)
+        yield {**held, **self._tokens(watch), **self._more(watch), **done}
         options = self._request.stream_options
         if options is not None and options.include_usage:
-            yield {**held, "choices": [], "usage": self._usage(watch), **done}
+            yield {**held, "choices": [], "usage": usage(self._request, [watch]), **done}
 
-    def _usage(self, watch: Watch) -> Item:
-        num_prompt, num_generated = watch.num_prompt_tokens, watch.num_shown
-        return {
-            "prompt_tokens": num_prompt,
-            "completion_tokens": num_generated,
-            "total_tokens": num_prompt + num_generated,
-            **cached(watch),
-            **(prediction_usage(watch.stats()) if self._request.prediction else {}),
-        }
-
-    def _ended(self, item: Item, watch: Watch) -> tuple[Item, Item]:
-        """As ``_told``. Also reports a tool call that was cut off, as OpenAI does; llama_cpp reports none."""
+    def _ended(self, item: Item, watch: Watch) -> Item:
+        """Reports a tool call that was cut off, as OpenAI does; llama_cpp does not."""
         choice = item["choices"][0]
         if choice["finish_reason"] in ("tool_calls", "function_call") and watch.finish_reason == "length":
-            item = {**item, "choices": [{**choice, "finish_reason": "length"}]}
-        return self._told(item, watch)
+            return {**item, "choices": [{**choice, "finish_reason": "length"}]}
+        return item
 
     def _more(self, watch: Watch) -> Item:
         """Fields of llama-server: warnings of what had no effect, and the stop string that ended the answer."""
         warnings = self._request.warnings(self._llm)
-        is_theirs = watch.stopped_by in checked_stops(self._request.stop)  # a chat format may have its own
+        is_theirs = watch.stopped_by in checked_stops(self._request.stop)  # a chat format may have further stop strings
         stopped = {"stopping_word": watch.stopped_by} if is_theirs else {}
         return {**({"warnings": warnings} if warnings else {}), **stopped}
 
-    def _told(self, item: Item, watch: Watch) -> tuple[Item, Item]:
-        """Returns the item, and a field with its tokens, if tokens are wanted."""
-        shown = watch.take_shown()
-        tokens = [{"id": token, "origin": origin} for token, origin in shown]
-        return item, {"tokens": tokens} if self._request.return_origins else {}
+    def _tokens(self, watch: Watch) -> Item:
+        """The field with the tokens of an item, if tokens are wanted."""
+        tokens = [{"id": token, "origin": origin} for token, origin in watch.take_shown()]
+        return {"tokens": tokens} if self._request.return_origins else {}
 
 
-def _timings(watch: Watch) -> Item:
-    return {"timings": timings(watch.stats())}
+def usage(request: CompletionRequest | ChatRequest, watches: Sequence[Watch]) -> Item:
+    """The usage of a request, from the watches of its texts. A prompt counts once, however many answers it gets."""
+    firsts = watches[:: request.num_candidates]
+    num_prompt, num_generated = sum(w.num_prompt_tokens for w in firsts), sum(w.num_shown for w in watches)
+    return {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": num_generated,
+        "total_tokens": num_prompt + num_generated,
+        **_cached(firsts),
+        **(prediction_usage(_stats(watches)) if request.prediction else {}),
+    }
 
 
-def cached(watch: Watch) -> Item:
+def timings_field(watches: Sequence[Watch]) -> Item:
+    """The field of the timings of all these texts together."""
+    return {"timings": timings(_stats(watches))}
+
+
+def _stats(watches: Sequence[Watch]) -> Stats:
+    return sum((watch.tally() for watch in watches), Tally()).stats()
+
+
+def _cached(watches: Sequence[Watch]) -> Item:
     """The part of ``usage`` that counts the prompt tokens that were not computed."""
-    count = 0 if watch.is_decoded_outside else watch.stats().num_prompt_tokens_reused
+    count = sum(0 if watch.is_decoded_outside else watch.stats().num_prompt_tokens_reused for watch in watches)
     return {"prompt_tokens_details": {"cached_tokens": count}}
 
 

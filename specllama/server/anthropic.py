@@ -267,7 +267,7 @@ class _Events:
         first = True
         for chunk in chunks:
             steps = list(self._blocks.read(chunk))
-            if first:  # not before the first chunk: an error until then gets its own status
+            if first:  # sent with the first chunk, so that an earlier error gets its own status
                 head = {**self._message(), "content": [], "stop_reason": None, "stop_sequence": None}
                 yield {"type": "message_start", "message": {**head, "usage": {**self._read(), "output_tokens": 0}}}
                 first = False
@@ -300,7 +300,7 @@ class _Events:
         return {"stop_reason": "max_tokens" if self._blocks.is_cut_off else reason, "stop_sequence": stopped}
 
     def _read(self) -> Item:
-        """Tokens of the input: those from the cache are counted apart."""
+        """The numbers of input tokens. Tokens from the cache are counted apart."""
         timings = self._blocks.told["timings"]
         return {
             "input_tokens": timings["prompt_n"],

@@ -11,7 +11,6 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
-from llama_cpp.server.types import TokenizeInputRequest
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -25,6 +24,7 @@ from .anthropic import CountRequest, MessagesRequest, add_messages
 from .auth import KeyRequired
 from .document import document, with_body
 from .embeddings import EmbeddingRequest, add_embeddings, can_embed
+from .ending import CancelledEnded
 from .errors import ShuttingDownError, error_reply
 from .generating import Generating
 from .head import HeadAnswered
@@ -37,7 +37,7 @@ from .native import InfillRequest, NativeRequest, add_native
 from .page import page_and_policy
 from .replies import JsonReply
 from .request_limits import MAX_BODY, Bodies
-from .requests import ChatRequest, CompletionRequest, DetokenizeRequest
+from .requests import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeInputRequest
 from .responses import ResponsesRequest, add_responses
 from .worker import Worker
 
@@ -72,7 +72,7 @@ def create_app(
 
     Raises:
         ValueError: the key is empty, a number is out of range, or a host is neither a name nor an address.
-        MemoryError: there is no memory for so many requests at once.
+        MemoryError: the memory is too small for `max_parallel` requests at once.
     """
     if api_key is not None and not api_key.strip():
         raise ValueError("the API key is empty: give one, or none to serve without")
@@ -121,6 +121,7 @@ def create_app(
     if api_key is not None:
         app.add_middleware(KeyRequired, key=api_key)
     app.add_middleware(HostsChecked, allowed=hosts, own=own)
+    app.add_middleware(CancelledEnded)
     app.add_middleware(HeadAnswered)
     endpoints = frozenset(route.path for route in app.routes if hasattr(route, "path"))
     app.add_middleware(RequestsCounted, registry=registry, endpoints=endpoints)
@@ -187,8 +188,8 @@ def _add_service(app: FastAPI, name: str, worker: Worker, registry: CollectorReg
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [model]}
 
-    @app.get("/models/{found}", include_in_schema=False)
-    @app.get("/v1/models/{found}")
+    @app.get("/models/{found:path}", include_in_schema=False)
+    @app.get("/v1/models/{found:path}")  # an alias may have a slash, as names of the hub have
     async def one_model(found: str) -> dict[str, Any]:
         if found != name:
             raise HTTPException(404, f"there is no model {found[:100]!r} here: this server has {name!r}")

@@ -1,4 +1,4 @@
-// What the server is asked, and how its answer is read.
+// Sends requests to the server, and reads its answers.
 "use strict";
 function settings() {
   const chosen = {};
@@ -10,14 +10,14 @@ function settings() {
   return chosen;
 }
 
-// Whether the settings are what can be sent; else they are shown.
+// Whether the settings can be sent. If not, this opens them and shows what is wrong.
 function valid() {
   if (at("settings").checkValidity()) return true;
   if (!document.body.classList.contains("open")) at("more").click();
   return at("settings").reportValidity();
 }
 
-// The turns before one as messages. A message that nobody answered is not among them.
+// The first `count` turns as messages, without messages that got no answer and turns that are left out.
 function messages(count) {
   const system = at("system").value.trim();
   const sent = turns.slice(0, count).filter((turn, i) =>

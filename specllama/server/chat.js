@@ -1,13 +1,14 @@
 // The conversation: its turns, what is shown of them, and what is kept over a reload.
 "use strict";
 const STORE = "specllama";
-// Each has a role, a text, and of what happened: pieces (where the text came from), thought, images, ended, note, error, left (not sent).
+// A turn has a role and a text. It may have pieces (ends and origins of parts of the text), thought, images, ended,
+// note, error, and left (it is not sent any more).
 let turns = [];
 let running = null;
 let model = { name: "answer", context: 0, sees: false, template: "" };
-const shown = new WeakMap();  // of each turn its article, and of an answer its text with colours
+const shown = new WeakMap();  // for each turn its article and, for an answer, its Answer
 
-// What stays over a reload
+// What is kept over a reload
 
 function keep() {
   const settings = {};
@@ -15,7 +16,7 @@ function keep() {
   const kept = turns.map((turn) => ({ ...turn, pieces: turn.pieces && merged(turn.pieces) }));
   try {
     localStorage.setItem(STORE, JSON.stringify({ turns: kept, settings, message: at("message").value }));
-  } catch {  // the browser keeps nothing, or not so much
+  } catch {  // the browser stores nothing, or the conversation is too large
     try { localStorage.removeItem(STORE); } catch { return; }
     say("this conversation is too large to be kept over a reload");
   }
@@ -49,11 +50,11 @@ function restore() {
 // What is shown
 
 const log = () => at("log");
-// Who has scrolled up to read stays there.
+// New text scrolls the log only at its end: a reader who has scrolled up is not disturbed.
 const atEnd = () => log().scrollHeight - log().scrollTop - log().clientHeight < 40;
 const follow = (wasAtEnd) => { if (wasAtEnd) log().scrollTop = log().scrollHeight; };
 
-// The article of a turn, made or made anew.
+// Draws the article of a turn, and replaces an earlier one.
 function draw(turn) {
   const wasAtEnd = atEnd(), old = shown.get(turn), isAnswer = turn.role === "assistant";
   const article = made("article"), body = made("div");
@@ -79,7 +80,7 @@ function draw(turn) {
   return article;
 }
 
-// What is said below a turn, and what can be done with it.
+// Adds the notes and the buttons below a turn.
 function notes(turn, article) {
   const isLast = turn === turns[turns.length - 1], next = turns[turns.indexOf(turn) + 1];
   if (turn.left) article.append(made("small", "left out: the model does not see this any more"));
@@ -114,7 +115,7 @@ function cutOff(turn) {
     : `cut off after ${turn.count} tokens, the most that the settings allow`;
 }
 
-// What a model thinks before it answers, folded.
+// Shows the model's thoughts above its answer, folded.
 function think(article, text) {
   let details = article.querySelector("details");
   if (!details) {
@@ -125,7 +126,7 @@ function think(article, text) {
   details.querySelector("p").textContent = text;
 }
 
-// How much of the prompt is read.
+// Shows how much of the prompt is read.
 function read(article, progress) {
   let line = article.querySelector(".reading");
   if (!progress) { if (line) line.remove(); return; }
@@ -162,7 +163,7 @@ function edit(turn) {
   text.focus();
 }
 
-// Take away what comes from here on.
+// Removes all turns after the first `count`.
 function cutBack(count) {
   for (const turn of turns.splice(count)) shown.get(turn).article.remove();
 }
@@ -182,12 +183,12 @@ function leaveOut(turn) {
 
 // Answers
 
-// Have a turn grow by what the server answers.
+// Adds the server's answer to a turn while it arrives.
 async function grow(turn, path, body) {
   const { article, answer } = shown.get(turn);
   let latest = null, progress = null, added = false, saved = Date.now();
   const redraw = () => {
-    if (!turns.includes(turn)) return;  // cleared meanwhile: the figures are not this answer's any more
+    if (!turns.includes(turn)) return;  // the conversation was cleared: the figures must not show this answer
     const wasAtEnd = atEnd();
     if (added) answer.draw();
     if (turn.thought) think(article, turn.thought);
@@ -199,7 +200,7 @@ async function grow(turn, path, body) {
     follow(wasAtEnd);
     if (Date.now() - saved > 2000) { keep(); saved = Date.now(); }
   };
-  // Not at every token: the model may need the same processor.
+  // Draws by a timer, not at every token, because the model may need the processor.
   const timer = setInterval(redraw, 150);
   try {
     const all = await ask(path, body, (piece, tokens, so_far, prompt) => {
@@ -222,7 +223,7 @@ async function grow(turn, path, body) {
   }
 }
 
-// Whatever ends it, the turn says so, and what is there stays.
+// Runs `work`, which makes a turn grow. If it fails or is stopped, the turn keeps its text and shows the reason.
 async function answering(turn, work) {
   reset();
   delete turn.note;
@@ -238,9 +239,9 @@ async function answering(turn, work) {
     turn.ended = "stopped";
   }
   busy(null);
-  if (turns === mine && !isLeft) {  // else it was cleared
+  if (turns === mine && !isLeft) {  // else the conversation was cleared, or the page is being left
     const isThere = !wrong || turn.text || turn.thought, told = isThere ? turn : asked;
-    if (!isThere) cutBack(turns.indexOf(turn));  // what was asked stays, to be sent again
+    if (!isThere) cutBack(turns.indexOf(turn));  // the question stays, and can be sent again
     if (wrong && wrong.name === "AbortError") told.note = "stopped";
     else if (wrong) told.error = explained(wrong);
     for (const one of new Set([asked, told])) draw(one);
@@ -263,11 +264,11 @@ function explained(error) {
 
 async function respond() {
   const request = { ...settings(), messages: messages(turns.length) };
-  // One seed for both, so that the texts can be compared.
+  // The answers with and without a draft get one seed, so that their texts can be compared.
   if (at("compare").checked && request.seed === undefined) request.seed = Math.floor(Math.random() * 2 ** 31);
   const turn = { role: "assistant", text: "" };
   turns.push(turn);
-  draw(turns[turns.length - 2]);  // it is not the last one any more
+  draw(turns[turns.length - 2]);  // it loses the buttons of a last turn
   draw(turn);
   await answering(turn, async () => {
     const drafted = await grow(turn, "v1/chat/completions", request);
@@ -284,7 +285,7 @@ async function compared(request, drafted) {
     (plain.text === drafted.text && plain.thought === drafted.thought ? "the same text" : "another text");
 }
 
-// An answer goes on where its text ends, but for one behind an image, or behind thoughts whose marks are not known.
+// An unfinished last answer can be continued, unless there are images, or its thoughts have unknown marks.
 function canGoOn(turn) {
   return turn.role === "assistant" && turn === turns[turns.length - 1] && Boolean(turn.text) &&
     (turn.ended !== "stop" || Boolean(turn.error)) && !turns.some((one) => one.images) &&
@@ -312,7 +313,7 @@ function busy(controller) {
   say(controller ? "waiting for the first token" : "");
 }
 
-// What the reader does
+// What the user does
 
 async function send() {
   const text = at("message").value.trim();
@@ -324,7 +325,7 @@ async function send() {
   showChosen();
   const before = turns[turns.length - 1];
   turns.push(turn);
-  if (before) draw(before);  // it is not the last one any more
+  if (before) draw(before);  // it loses the buttons of a last turn
   draw(turn);
   keep();
   await respond();
@@ -346,7 +347,7 @@ document.addEventListener("keydown", (event) => { if (event.key === "Escape" && 
 at("stop").addEventListener("click", () => running && running.abort());
 at("clear").addEventListener("click", () => {
   if (running) running.abort();
-  turns = [];  // what was under way keeps the old ones
+  turns = [];  // an answer under way keeps the old array
   log().replaceChildren();
   reset();
   keep();
@@ -356,7 +357,7 @@ at("more").addEventListener("click", () => {
   const isOpen = document.body.classList.toggle("open");
   at("more").setAttribute("aria-expanded", String(isOpen));
 });
-// What is under way ends with the page, which is no error of the server's.
+// An answer that ends because the page is left shows no error.
 let isLeft = false;
 addEventListener("beforeunload", () => { keep(); isLeft = true; setTimeout(() => { isLeft = false; }, 1000); });
 addEventListener("pagehide", () => { if (!isLeft) keep(); });

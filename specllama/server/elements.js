@@ -1,4 +1,4 @@
-// The page's elements: found, made, copied from.
+// Finds and makes elements of the page, and copies text.
 "use strict";
 const at = (id) => document.getElementById(id);
 
@@ -13,7 +13,7 @@ function say(text) { at("status").textContent = text; }
 async function copied(text, button) {
   try {
     await navigator.clipboard.writeText(text);
-  } catch {  // the page came over plain HTTP from another machine
+  } catch {  // there is no clipboard if the page came over plain HTTP from another machine
     const area = made("textarea", "", { value: text, className: "hidden" });
     document.body.append(area);
     area.select();

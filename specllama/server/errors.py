@@ -17,7 +17,7 @@ _CLIENT_LEFT = 499  # nginx's status: the client does not see it
 
 
 class LineFullError(Exception):
-    """The most requests are waiting already.
+    """The queue of requests is full.
 
     Args:
         num_waiting: how many requests wait.
@@ -70,7 +70,7 @@ def error_body(error: Exception) -> dict[str, dict[str, str | None]]:
 def _message(error: Exception) -> str:
     if isinstance(error, HTTPException):
         return error.detail
-    if isinstance(error, OSError) and error.filename is not None:  # where a file lies is nobody's business
+    if isinstance(error, OSError) and error.filename is not None:  # clients must not learn where a file lies
         return f"{error.strerror}: {os.path.basename(str(error.filename))}"
     return str(error)
 

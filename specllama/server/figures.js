@@ -1,9 +1,9 @@
-// How fast the last answer came, and what of it was drafted.
+// Shows how fast the last answer came, and how much of it was drafted.
 "use strict";
 const rate = (value) => value ? value.toFixed(1) : "–";
 const percent = (part, whole) => whole ? (100 * part / whole).toFixed(0) + " %" : "–";
 
-// Plain decoding's speed is what "auto" measured, or that of a comparison.
+// `plain` is the speed of plain decoding, which "auto" or a comparison has measured.
 function figures(timings, plain = timings.plain_per_second) {
   const speed = timings.predicted_per_second, faster = speed && plain ? (speed / plain).toFixed(2) + " ×" : "–";
   const accepted = percent(timings.draft_n_accepted, timings.draft_n);

@@ -16,7 +16,7 @@ from .errors import error_reply
 ANY_HOST = "*"
 _AUTHORITY = re.compile(r"(\[[0-9a-fA-F:.]+(?:%[\w.-]+)?\]|[^\s:/@\[\]]+)(?::(\d{1,5}))?\Z")
 _LONGEST_SHOWN = 100
-_SECONDS_ALLOWED = "600"  # for which a browser keeps the answer; browsers limit this to some hours
+_SECONDS_ALLOWED = "600"  # how long a browser keeps the answer; browsers limit this to some hours
 
 
 class HostsChecked:
@@ -32,8 +32,8 @@ class HostsChecked:
         allowed: names and addresses, besides the loopback ones, under which the server may be called and whose pages
             may call it. An unspecified address (0.0.0.0) allows every address, but no name, because addresses cannot be
             rebound. ``"*"`` allows every host and origin.
-        own: names and addresses that the server listens on. It may be called under them, but not by their pages with
-            another port.
+        own: names and addresses that the server listens on. It may be called under them, but pages of another port
+            must not call it.
     """
 
     def __init__(self, app: ASGIApp, allowed: Iterable[str], own: Iterable[str] = ()) -> None:
@@ -126,7 +126,7 @@ def _shared_with(origin: str) -> dict[str, str]:
 
 
 def checked_host(name: str) -> str:
-    """A name or an address in the form in which they are compared.
+    """Converts a name or an address to the form in which hosts are compared.
 
     Raises:
         ValueError: it is neither, for example because it has a scheme or a path.

@@ -23,7 +23,7 @@ async function choose(files) {
 
 const MOST_BYTES = 2 << 20, MOST_SIDE = 1600;
 
-// As the server takes it: PNG, JPEG or GIF, and small enough for a request.
+// The image as an address with data that the server accepts: PNG, JPEG or GIF, and small enough for a request.
 async function readable(file) {
   const address = await new Promise((resolve, reject) => {
     const reader = new FileReader();

@@ -29,7 +29,7 @@ class Lender:
         num_slots: how many requests are answered at once. If the memory cannot be shared, it is 1, with a warning.
 
     Raises:
-        MemoryError: there is no memory for so many requests at once.
+        MemoryError: the memory is too small for `max_parallel` requests at once.
     """
 
     def __init__(self, llm: Llama, max_parallel: int) -> None:
@@ -42,7 +42,7 @@ class Lender:
             )
 
     def work(self, request: CompletionRequest | ChatRequest) -> Work:
-        """Returns the work that answers a request. To be called in the order in which requests arrive."""
+        """Returns the work that answers a request. Call it in the order in which requests arrive."""
         texts = request.texts()
         if self.num_slots == 1:
             return answering(self.llm, request, texts, lambda text, watch: contextlib.nullcontext(call_on(self.llm)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import llama_cpp
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, PlainValidator
+from pydantic import PlainValidator
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -23,7 +24,7 @@ from .errors import error_reply
 from .llama_fields import ORDER
 from .replies import JsonReply
 from .request_limits import Bodies
-from .requests import ChatRequest, DetokenizeRequest
+from .requests import ChatRequest, DetokenizeRequest, KnownFields
 from .worker import Worker
 
 _TEMPLATE = "tokenizer.chat_template"
@@ -38,9 +39,10 @@ def _content(given: Any) -> str | list[str | int]:
     return kept
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(KnownFields):
     """The body of /tokenize."""
 
+    model: str | None = None
     content: Annotated[
         str | list[str | int], PlainValidator(_content, json_schema_input_type=str | list[str | int])
     ] = ""
@@ -118,6 +120,7 @@ def _tokenized(llm: Llama, body: TokenizeRequest, parts: list[Any]) -> dict[str,
         else:
             tokens.append(part)
         is_first = False
+    tokens = llm.known_tokens(tokens)
     if not body.with_pieces:
         return {"tokens": tokens}
     return {"tokens": [{"id": token, "piece": _piece(llm.engine.text([token], special=True))} for token in tokens]}
@@ -178,7 +181,10 @@ def generation_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         "stop": [stop] if isinstance(stop, str) else stop,
         "n_probs": asked.get("logprobs", 0),
         "grammar": asked.get("grammar", ""),
-        "logit_bias": [{"token": token, "bias": bias} for token, bias in asked.get("logit_bias", {}).items()],
+        "logit_bias": [
+            {"token": token, "bias": False if bias == -math.inf else bias}  # JSON has no infinity
+            for token, bias in asked.get("logit_bias", {}).items()
+        ],
         "samplers": list(ORDER),
         **dict.fromkeys(("min_keep", "n_keep", "n_discard"), 0),
     }

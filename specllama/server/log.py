@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .job import Job
 
 logger = logging.getLogger("specllama.requests")
-_JOB = "specllama.job"  # in the scope of a request
+_JOB = "specllama.job"  # the name of the job in the scope of a request
 _FIRST = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0)  # seconds
 _TOKEN = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 

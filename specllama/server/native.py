@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 from starlette.responses import Response
 
 from specllama import Llama
@@ -21,17 +21,20 @@ from .job import Item
 from .llama_server import generation_settings
 from .other_form import OtherForm, with_fields_of
 from .request_limits import checked
-from .requests import CompletionRequest, PromptOfCompletion, ids_of
+from .requests import CompletionRequest, KnownFields, PromptOfCompletion, ids_of
 from .wire import without_nulls
 
 _OF_COMPLETIONS = ("best_of", "echo", "logprobs", "suffix", "stream_options")
 
 
-class Extra(BaseModel):
+class Extra(KnownFields):
     """Another text for the model to read, such as a file."""
+
+    called: ClassVar[str] = "an entry of input_extra"
 
     text: str
     filename: str | None = None
+    time: Any = Field(None, description="Has no effect. Editors send it.")
 
 
 class _Native(OtherForm):

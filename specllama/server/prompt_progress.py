@@ -20,7 +20,7 @@ class WithProgress:
 
     Args:
         job: answers the request.
-        chunk: the other fields of such a chunk.
+        chunk: the other fields of a chunk with the progress.
     """
 
     def __init__(self, job: Job, chunk: Item) -> None:
@@ -43,6 +43,8 @@ class WithProgress:
         while self._first is not None:
             if (await asyncio.wait({self._first}, timeout=_EVERY))[0]:
                 first, self._first = self._first, None
+                if first.cancelled():  # by `stop`; the job gives the reason
+                    break
                 return first.result()
             progress = self._progress()
             if progress is not None:

@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
 
 def to_json(value: Any) -> bytes:
-    """Compact JSON in ASCII. A client may send half a surrogate pair, which UTF-8 cannot encode, and gets it back."""
-    return json.dumps(value, separators=(",", ":")).encode("ascii")
+    """Compact JSON in ASCII. A number that JSON lacks, such as an infinity from a request, becomes null."""
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        text = json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None), separators=(",", ":"))
+    return text.encode("ascii")
 
 
 class JsonReply(Response):

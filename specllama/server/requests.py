@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from typing import Annotated, Any, Literal, TypeGuard, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeGuard, cast
 
 import llama_cpp
 from llama_cpp.llama_grammar import LlamaGrammar
@@ -120,7 +120,27 @@ def _token_ids(tokens: Any) -> list[int]:
     return cast("list[int]", tokens)
 
 
-class DetokenizeRequest(BaseModel):
+class KnownFields(BaseModel):
+    """A body, or a part of one, that may have its own fields only."""
+
+    called: ClassVar[str] = "the request"
+    """What messages call it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        require_known(cls.called, given, set(cls.model_fields))
+        return given
+
+
+class TokenizeInputRequest(KnownFields):
+    """The body of /extras/tokenize."""
+
+    model: str | None = None
+    input: str
+
+
+class DetokenizeRequest(KnownFields):
     """The body of /extras/detokenize."""
 
     model: str | None = None
@@ -204,9 +224,6 @@ class Additions(ChainFields, SamplerFields):
             names.add("prediction")
         return [f"{name} has no effect here" for name in sorted(names)]
 
-    def _require_room_for_prediction(self, llm: Llama) -> None:
-        require_room(size_of(self.prediction), llm.n_ctx())
-
     @field_validator("prediction")
     @classmethod
     def _of_text(cls, prediction: Any) -> Any:
@@ -277,7 +294,7 @@ class CompletionRequest(Additions, CreateCompletionRequest):
         return self.best_of or self.num_choices
 
     def texts(self) -> list[CompletionRequest]:
-        """A request for each text: first all answers to the first prompt, then those to the next prompt."""
+        """A request for each text: first all answers to the first prompt, then all to the next prompt."""
         made = [
             copy.model_copy(update={"prompt": prompt, "best_of": None})
             for prompt in self._prompts()
@@ -302,10 +319,10 @@ class CompletionRequest(Additions, CreateCompletionRequest):
             require_room(size + size_of(self.suffix), llm.n_ctx())
         if reason := why_not_enforced(self._format()):
             raise ValueError(f"{reason}; simplify it".replace("response_format", "json_schema"))
-        self._require_room_for_prediction(llm)
+        _require_room_beside_prompt(self, llm)
 
     def decodes_by_itself(self, llm: Llama) -> bool:
-        """Whether a chat handler decodes the prompt, outside of the engine's slots: never that of a completion."""
+        """Whether a chat handler decodes the prompt, outside of the engine's slots. Completions have no handler."""
         return False
 
     def text(self) -> str:
@@ -455,7 +472,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         texts = [message.words() for message in self.messages]
         more = [self.chat_template_kwargs, self.reasoning_effort]
         require_room(size_of([texts, self.tools, self.functions, *more]), n_ctx)
-        self._require_room_for_prediction(llm)
+        _require_room_beside_prompt(self, llm)
         images = [part for message in self.messages for part in message.images()]
         if images and not reads_images(llm):
             raise ValueError(
@@ -515,6 +532,17 @@ def _is_id(name: str) -> bool:
     return name.lstrip("-").isdecimal()
 
 
+def _require_room_beside_prompt(body: CompletionRequest | ChatRequest, llm: Llama) -> None:
+    """Refuses other texts that are longer than a prompt may be: nobody else has the model while they are prepared."""
+    for name, texts in (("prediction", body.prediction), ("stop", body.stop), ("logit_bias", _biased_texts(body))):
+        require_room(size_of(texts), llm.n_ctx(), name)
+
+
+def _biased_texts(body: CompletionRequest | ChatRequest) -> list[str]:
+    """The keys of ``logit_bias`` that stand for all of their tokens."""
+    return [name for name in body.logit_bias or () if not _is_id(name) or body.logit_bias_type == "tokens"]
+
+
 def _tokens_of(llm: Llama, text: str, *, is_first: bool = False) -> list[int]:
     return llm.tokenize(text.encode("utf-8", errors="replace"), add_bos=is_first, special=True)
 
@@ -539,10 +567,11 @@ def _arguments(body: CompletionRequest | ChatRequest, llm: Llama) -> dict[str, A
     if body.grammar is not None:
         arguments["grammar"] = LlamaGrammar.from_string(body.grammar, verbose=False)
     if body.logit_bias:
+        texts = {*_biased_texts(body)}
         arguments["logit_bias"] = {
             token: bias
             for name, bias in body.logit_bias.items()
-            for token in ([name] if _is_id(name) and body.logit_bias_type != "tokens" else _tokens_of(llm, name))
+            for token in (_tokens_of(llm, name) if name in texts else [name])
         }
     if body.ignore_eos:
         never = {str(token): float("-inf") for token in llm.engine.model.once(end_tokens)}

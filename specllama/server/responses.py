@@ -337,7 +337,7 @@ class _Events:
     def _events(self, chunks: Iterator[Item]) -> Iterator[Item]:
         first = True
         for chunk in chunks:
-            if first:  # not before the first chunk: an error until then gets its own status
+            if first:  # sent with the first chunk, so that an earlier error gets its own status
                 yield {"type": "response.created", "response": self._response()}
                 yield {"type": "response.in_progress", "response": self._response()}
                 first = False

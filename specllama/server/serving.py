@@ -112,5 +112,7 @@ class _Server(uvicorn.Server):
         for worker in self._workers:
             worker.shut_down()
         await super().shutdown(sockets)
+        if self.force_exit:  # uvicorn would cancel the app's lifespan, and log that as an error
+            await self.lifespan.shutdown()
         counts = {name: sum(worker.outcomes[name] for worker in self._workers) for name in OUTCOMES}
         self._say(f"ended; requests: {', '.join(f'{count} {name}' for name, count in counts.items())}")

@@ -11,15 +11,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from specllama import Llama
-from specllama.drop_in.prediction import prediction_usage
 from specllama.drop_in.view import Call
 from specllama.drop_in.watch import Watch
-from specllama.stats import Stats, Tally
 
-from .answers import Answers, cached
+from .answers import Answers, timings_field, usage
 from .job import Item, Work
 from .requests import ChatRequest, CompletionRequest
-from .timings import timings
 
 Request = CompletionRequest | ChatRequest
 Lend = Callable[[Any, Watch], contextlib.AbstractContextManager[Call]]
@@ -106,7 +103,7 @@ class _Several:
                 if thread.ident is not None:
                     thread.join()
 
-    # What is made of them
+    # The answer that is made of the items
 
     def _chunks(self, items: Iterator[tuple[int, Item]], watches: list[Watch]) -> Generator[Item, None, None]:
         head: Item = {}
@@ -118,12 +115,12 @@ class _Several:
         options = self._request.stream_options
         if options is not None and options.include_usage:
             names = ("id", "created", "object", "model")
-            done = {"usage": self._usage(watches), **_timings(watches)}
+            done = {"usage": usage(self._request, watches), **timings_field(watches)}
             yield {**{name: last[name] for name in names}, "choices": [], **done}
 
     def _response(self, responses: list[Item], watches: list[Watch]) -> Item:
         num_candidates, num_choices = self._request.num_candidates, self._request.num_choices
-        keeps = self._request.logprobs is not None and self._request.logprobs is not False  # 0 asks for some, too
+        keeps = self._request.logprobs is not None and self._request.logprobs is not False  # 0 asks for logprobs, too
         choices: list[Item] = []
         for first in range(0, len(responses), num_candidates):
             those = responses[first : first + num_candidates]
@@ -132,20 +129,7 @@ class _Several:
             choices += [_choice(each, keeps_logprobs=keeps) for each in those]
         numbered = [{**choice, "index": number} for number, choice in enumerate(choices)]
         whole = {name: value for name, value in responses[0].items() if name != "tokens"}
-        return {**whole, "choices": numbered, "usage": self._usage(watches), **_timings(watches)}
-
-    def _usage(self, watches: list[Watch]) -> Item:
-        """The usage of the whole request. A prompt counts once, however many answers it gets."""
-        firsts = watches[:: self._request.num_candidates]
-        num_prompt, num_generated = sum(w.num_prompt_tokens for w in firsts), sum(w.num_shown for w in watches)
-        num_cached = sum(cached(w)["prompt_tokens_details"]["cached_tokens"] for w in firsts)
-        return {
-            "prompt_tokens": num_prompt,
-            "completion_tokens": num_generated,
-            "total_tokens": num_prompt + num_generated,
-            "prompt_tokens_details": {"cached_tokens": num_cached},
-            **(prediction_usage(_stats(watches)) if self._request.prediction else {}),
-        }
+        return {**whole, "choices": numbered, "usage": usage(self._request, watches), **timings_field(watches)}
 
 
 def _taken(
@@ -183,11 +167,3 @@ def _likelihood(response: Item) -> float:
     count = response["usage"]["completion_tokens"]
     scores = response["choices"][0]["logprobs"]["token_logprobs"][-count:] if count else []
     return math.fsum(scores) / count if scores else -math.inf
-
-
-def _timings(watches: list[Watch]) -> Item:
-    return {"timings": timings(_stats(watches))}
-
-
-def _stats(watches: list[Watch]) -> Stats:
-    return sum((watch.tally() for watch in watches), Tally()).stats()

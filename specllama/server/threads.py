@@ -36,7 +36,7 @@ class Threads(concurrent.futures.Executor):
     def submit(
         self, function: Callable[..., _Result], /, *args: Any, **kwargs: Any
     ) -> concurrent.futures.Future[_Result]:
-        """As the base class. May be called by one thread at a time."""
+        """Queues a call, as the base class does. Only one thread at a time may call this."""
         if self._is_closed:
             raise RuntimeError("these threads are shut down")
         future: concurrent.futures.Future[_Result] = concurrent.futures.Future()
@@ -49,7 +49,7 @@ class Threads(concurrent.futures.Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """As the base class. Submitted work is still done."""
+        """Refuses further work, as the base class does. Submitted work is still done."""
         self._is_closed = True
         _end(self._tasks, self._count)
         if wait:

@@ -22,7 +22,7 @@ class Worker:
     run at once, none of these threads decodes: their scheduler has a thread for that.
 
     Args:
-        max_waiting: how many jobs may wait besides those that run.
+        max_waiting: how many jobs may wait besides the running ones.
         max_running: how many jobs run at once.
     """
 
@@ -30,7 +30,7 @@ class Worker:
         self._max_waiting = max_waiting
         self.max_running = max_running
         self._threads = Threads(max_running, "specllama")
-        self._jobs: dict[Job, float] = {}  # and when each job began to wait
+        self._jobs: dict[Job, float] = {}  # for each job, when it began to wait
         self.closing = False
         """Whether further jobs are refused."""
         self._mean_seconds = 0.0
@@ -51,7 +51,7 @@ class Worker:
         """Queues some work.
 
         Raises:
-            LineFullError: the most jobs are waiting already.
+            LineFullError: the queue is full.
             ShuttingDownError: `shut_down` was called.
         """
         if self.closing:
@@ -72,7 +72,7 @@ class Worker:
             job.stop(ShuttingDownError())
 
     def close(self) -> None:
-        """Waits until the model is free. To be called after `shut_down`."""
+        """Waits until the model is free. Call it after `shut_down`."""
         self._threads.shutdown()
 
     def _ended(self, job: Job) -> None:
@@ -82,5 +82,5 @@ class Worker:
             self._mean_seconds = 0.8 * self._mean_seconds + 0.2 * seconds if self._mean_seconds else seconds
 
     def _retry_after(self) -> int:
-        """Seconds until a retry makes sense: the mean time of a job, its wait included, is about that of the queue."""
+        """Seconds until a retry makes sense: the mean time of a job with its wait, which is about that of the queue."""
         return max(1, min(_LONGEST_RETRY, math.ceil(self._mean_seconds)))

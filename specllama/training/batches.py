@@ -14,7 +14,7 @@ from .shards import Example, examples, shard_paths
 from .target import Target
 from .text import HELD_OUT
 
-_WINDOW = 256  # places in a window
+_WINDOW = 512  # places in a window: most texts are one, because a window's first places see little of the text
 _MEASURED = 30_000  # held-out places that are measured, which gives shares to half a percent
 _BEFORE = 64  # places before the first learned one, which the head's attention can see
 
@@ -75,7 +75,7 @@ class Batches:
         """The root mean square of each number of the states, over the first shard [num_read * n_embd]."""
         with np.load(self._paths[0]) as file:
             states = file["states"]
-        if not states.size:  # they are for a draft that reads none
+        if not states.size:  # the draft reads no states
             return torch.zeros(0)
         some = states[:: max(1, len(states) // 4096)].astype(np.float32).reshape(-1, states.shape[1] * states.shape[2])
         return torch.from_numpy(np.sqrt((some**2).mean(0)) + 1e-3)
@@ -84,18 +84,23 @@ class Batches:
         """The root mean square of all numbers in the tokens' embeddings."""
         return float(self._embeddings.float().square().mean().sqrt()) + 1e-6
 
+    def num_places(self) -> int:
+        """The number of places in one pass over the text."""
+        return sum(map(sum, self._sizes()))
+
     def count(self, cells: int) -> int:
-        """The number of batches in one pass over the text. A batch has at most `cells` places."""
-        return sum(1 for _ in self._indexed(cells, 0))
+        """The number of batches in one pass over the text. A batch has at most `cells` places, or one window."""
+        return sum(1 for sizes in self._sizes() for _ in _groups(sizes, cells))
 
     def learned(self, cells: int, epoch: int) -> Iterator[Batch]:
         """The batches of one pass, in a random order that depends on `epoch` alone."""
         rng = np.random.default_rng(epoch)
         for number in rng.permutation(len(self._paths)):
             windows = [w for i, e in examples(self._paths[number]) if i % HELD_OUT for w in _windows(e)]
-            order = np.random.default_rng((epoch, int(number))).permutation(len(windows))
-            for part in _groups([_size(windows[i]) for i in order], cells):
-                yield self.batch([windows[order[i]] for i in part])
+            order = rng.permutation(len(windows))
+            groups = list(_groups([_size(windows[i]) for i in order], cells))
+            for which in rng.permutation(len(groups)):
+                yield self.batch([windows[order[i]] for i in groups[which]])
 
     def held_out(self, cells: int = 4096) -> Iterator[Batch]:
         """Batches of the texts that are never learned, as many as measuring needs."""
@@ -131,15 +136,12 @@ class Batches:
         found = [read, embedded, *found]
         return Batch(*(tensor.to(self._device) for tensor in found))
 
-    def _indexed(self, cells: int, epoch: int) -> Iterator[list[int]]:
-        """The groups of windows of one pass. Only the sizes are read."""
-        rng = np.random.default_rng(epoch)
-        for number in rng.permutation(len(self._paths)):
-            with np.load(self._paths[number]) as file:
+    def _sizes(self) -> Iterator[list[int]]:
+        """The sizes of the learned windows of each shard."""
+        for path in self._paths:
+            with np.load(path) as file:
                 found = zip(file["indices"], file["starts"], file["sizes"], strict=True)
-                sizes = [s for i, a, n in found if int(i) % HELD_OUT for s in _cut_sizes(int(a), int(n))]
-            order = np.random.default_rng((epoch, int(number))).permutation(len(sizes))
-            yield from _groups([sizes[i] for i in order], cells)
+                yield [s for i, a, n in found if int(i) % HELD_OUT for s in _cut_sizes(int(a), int(n))]
 
 
 def _size(window: Example) -> int:
@@ -167,14 +169,12 @@ def _windows(example: Example) -> list[Example]:
 
 
 def _groups(sizes: Sequence[int], cells: int) -> Iterator[list[int]]:
-    """Groups of neighbours. With padding, each group has at most `cells` places."""
+    """Groups of windows of similar sizes, from the smallest. With padding, a group has at most `cells` places."""
     group: list[int] = []
-    longest = 0
-    for index, size in enumerate(sizes):
-        longest = max(longest, size)
-        if group and longest * (len(group) + 1) > cells:
+    for index in sorted(range(len(sizes)), key=sizes.__getitem__):
+        if group and sizes[index] * (len(group) + 1) > cells:
             yield group
-            group, longest = [], size
+            group = []
         group.append(index)
     if group:
         yield group

@@ -23,7 +23,7 @@ from .work import replacing
 _ARCH = "eagle3"
 _N_CTX = 131_072  # the head has no limit of its own: it only knows distances between tokens
 _NOT_COPIED = ("general.author", "general.quantized_by", "general.quantization_version")
-"""Metadata of a small model that says nothing true of what it has become."""
+"""Metadata of a small model that are wrong after its training."""
 _BLOCK = 32  # numbers in a block, in the types that are written
 NAMES = {
     "q": "blk.0.attn_q",
@@ -42,7 +42,7 @@ NAMES = {
 
 
 def tensors_of(head: AnyHead) -> dict[str, npt.NDArray[np.float32]]:
-    """The weights by their names in the file. There the matrices include the division by the size of the states."""
+    """The weights by their names in the file. In the file the matrices include the division by `sizes`."""
     if isinstance(head, StateHead):
         found = head.tensors()
     else:
@@ -148,7 +148,7 @@ def _write_sibling(
         writer = gguf.GGUFWriter(temporary, model.architecture)
         writer.add_author(f"specllama {__version__} train-draft")
         writer.add_file_type(gguf.LlamaFileType["ALL_F32" if file_type == "F32" else f"MOSTLY_{file_type}"])
-        _add_training(writer, target, acceptance, num_tokens)  # before the long texts: who looks for drafts reads less
+        _add_training(writer, target, acceptance, num_tokens)  # before long texts: a search for drafts reads less
         left_out = {"general.architecture", "general.file_type", *_NOT_COPIED}
         for name, field in gguf.GGUFReader(parts_of(model.path)[0]).fields.items():
             if not name.startswith(("GGUF.", "split.", "specllama.")) and name not in left_out:

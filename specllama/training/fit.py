@@ -30,7 +30,7 @@ EPOCHS = 4
 """The number of passes over the text. With more than five, EAGLE-3 heads become worse."""
 CHECKPOINT = 240.0
 """The most seconds between two checkpoints."""
-_WARM_UP = 0.01  # of the training, in which the learning rates rise
+_WARM_UP = 0.01  # the share of the training in which the learning rates rise
 _LARGEST_GRADIENT = 1.0
 _LEAST_CELLS, _BATCHES = 256, 800
 _MEASURES = 12  # how often the head is measured in a training
@@ -45,7 +45,7 @@ class Recipe:
         optimizer: makes the optimizer of the matrices, from the matrices and their learning rate.
         lr: the learning rate of the matrices.
         lr_vectors: the learning rate of all other weights, which AdamW trains.
-        epochs: the number of passes over the text. With more than five, EAGLE-3 heads become worse.
+        epochs: the number of passes over the text.
         most_cells: the most places in a batch.
     """
 
@@ -71,7 +71,7 @@ def _adamw(weights: list[torch.Tensor], rate: float) -> torch.optim.Optimizer:
 
 
 SIBLINGS = Recipe(optimizer=_adamw, lr=1e-3, epochs=2, most_cells=1024)
-"""For a small model with low-rank additions: Muon would make their rank count more than the gradient."""
+"""The recipe of a small model with low-rank additions. Muon would move all their directions equally fast."""
 
 
 @dataclasses.dataclass
@@ -215,7 +215,7 @@ def fit(
         device: PyTorch's device for computing.
         seconds: the most time for the training. Time in earlier processes counts.
         progress: is told the progress.
-        recipe: how the head learns; None for that of its kind.
+        recipe: how the head learns; None for the recipe of its kind.
 
     Returns:
         The best head, and its measured acceptance.

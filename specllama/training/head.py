@@ -148,7 +148,7 @@ class AnyHead(nn.Module):
         raise NotImplementedError
 
     learned_steps = STEPS
-    """The steps that are learned: all that differ."""
+    """How many steps are learned. It is 1 if a draft computes all its steps alike."""
 
     def drafted(self, batch: Batch, steps: int) -> list[torch.Tensor]:
         """The result of `forward` for a batch."""
@@ -227,7 +227,7 @@ class Head(AnyHead):
         ahead = torch.ones(places, places, dtype=torch.bool, device=q.device).triu(1 - step)
         seen = (q @ k[0].transpose(-1, -2)).masked_fill(ahead, float("-inf"))
         own = []
-        for later in range(1, step + 1):  # of each later step one place is seen, as far back as the steps are apart
+        for later in range(1, step + 1):  # one place of each later step is seen, as far back as the steps differ
             back = step - later
             own.append((q * _moved(k[later], back)).sum(-1, keepdim=True))
         shares = (torch.cat([seen, *own], -1) / self.shape.head_size**0.5).softmax(-1)
@@ -242,5 +242,5 @@ def _moved(x: torch.Tensor, places: int) -> torch.Tensor:
 
 
 def matrix(rows: int, columns: int, gain: float = 1.0) -> nn.Parameter:
-    """Random weights. For inputs with a standard deviation of 1, the outputs have one of `gain`."""
+    """Random weights [rows, columns]. For inputs with a standard deviation of 1, that of the outputs is `gain`."""
     return nn.Parameter(torch.randn(rows, columns) * gain / columns**0.5)

@@ -10,7 +10,7 @@ from torch.nn import functional
 from .batches import Batch
 from .head import AnyHead
 
-_PLACES = 512  # whose logits are in memory together
+_PLACES = 512  # how many places have their logits in memory together
 
 
 def loss_of(head: AnyHead, batch: Batch) -> torch.Tensor:

@@ -12,7 +12,7 @@ from .torch_here import computes_bfloat16
 _STEPS = 5
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 _WIDE = 1.5
-"""The columns over rows, r, from which on `_factor` is cheaper: 17 + 2 r products of rows^3 instead of 5 + 10 r."""
+"""`_factor` is cheaper if r, columns over rows, is larger: 17 + 2 r products of rows^3 instead of 5 + 10 r."""
 
 
 class Muon(torch.optim.Optimizer):

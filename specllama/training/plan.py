@@ -11,7 +11,7 @@ from .fit import Recipe
 from .head import AnyShape
 from .shards import bytes_of_a_token
 
-_FOR_THE_REST = 0.08  # of the hours: for measuring, writing the file, and the comparison
+_FOR_THE_REST = 0.08  # the share of the hours for measuring, writing the file, and the comparison
 _FEWEST = 500  # tokens of text
 _MOST = 50_000_000  # tokens of text
 _ROOM = 64 << 20  # bytes in addition to what is counted

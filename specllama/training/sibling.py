@@ -86,7 +86,7 @@ class SiblingStart:
         return
 
     def shape_for(self, n_rows: int) -> SiblingShape:
-        """The sizes, if it learns so many tokens."""
+        """The sizes, if it learns `n_rows` tokens."""
         shapes = [self.model.shape_of(f"blk.{i}.{name}.weight") for i in range(self.model.n_layer) for name in MATRICES]
         frozen = sum(rows * columns for rows, columns in shapes) + self.model.n_vocab * self.model.n_embd // 2
         (n_ff, _) = self.model.shape_of("blk.0.ffn_gate.weight")
@@ -185,7 +185,7 @@ class Layer(nn.Module):
         )
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, halves: bool) -> torch.Tensor:
-        """The states after the layer, from those before it [batch, places, n_embd]."""
+        """The states after the layer, from the states before it [batch, places, n_embd]."""
         seen = self._normed(x, self.attn_norm)
         q, k, v = (self._heads(self.matrices[name](seen)) for name in MATRICES[:3])
         q, k = (

@@ -41,10 +41,10 @@ class AnyStart(Protocol):
         """The factor of the learning rates."""
 
     def shape_for(self, n_rows: int) -> AnyShape:
-        """The sizes, if so many tokens are learned."""
+        """The sizes, if `n_rows` tokens are learned."""
 
     def head(self, target: Target, sizes: torch.Tensor, rows: npt.NDArray[np.int64]) -> AnyHead:
-        """It in PyTorch.
+        """The draft in PyTorch.
 
         Args:
             target: the target.
@@ -162,7 +162,7 @@ def _require_known(
     """Refuse heads that the trainer would compute differently from llama.cpp.
 
     Raises:
-        ValueError: it would.
+        ValueError: the head is such a one, or is damaged.
     """
     name = os.path.basename(path)
     turned = values.get("eagle3.rope.dimension_count", shape.head_size)

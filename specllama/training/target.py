@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.models.gguf_values import StoredTensor, architecture_of, parts_of, read_whole_header, stored
+from specllama.models.state_head_file import vocabulary_hash
 from specllama.models.weights_digest import Digest
 
 from .torch_here import require_gguf_package
 
 _HEAD_SIZE = 64  # numbers in an attention head, for a target whose file does not say it
-_FEW = 8  # layers: a model with fewer shows others to its head
+_FEW = 8  # a model with fewer layers than this shows other ones to its head
 _N_CTX = 4096  # tokens of the trained context, for a target whose file does not say it
 
 
@@ -161,7 +161,7 @@ def read_target(path: str) -> Target:
         head_size=head_size - head_size % 2,
         n_ctx_train=number("context_length", 0) or _N_CTX,
         n_vocab=len(tokens),
-        vocabulary=hashlib.sha256(b"\0".join(tokens)).hexdigest(),
+        vocabulary=vocabulary_hash(tokens),
         weights=Digest(path, values, own).digest(),
         layers=_layers(n_layer),
         _tensors=tensors,

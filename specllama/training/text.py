@@ -79,7 +79,7 @@ class Writer:
     Args:
         llm: the target, opened without a draft.
         path: the file for the texts.
-        given: files of the user's. The target answers the prompts in .jsonl and .json files. Any other file is text,
+        given: the user's files. The target answers the prompts in .jsonl and .json files. Any other file is text,
             which is learned as it is.
         answer: the most tokens in an answer.
 
@@ -103,7 +103,7 @@ class Writer:
         return sum(map(len, self._asis))
 
     def write(self, enough: Callable[[int], bool], max_parallel: int, on_text: Callable[[int, int], None]) -> None:
-        """Write texts, and append them to those that are in the file already.
+        """Write texts, and append them to the texts that are in the file already.
 
         Args:
             enough: is given how many tokens there are to learn, and returns whether to stop.
@@ -124,7 +124,7 @@ class Writer:
             running: set[concurrent.futures.Future[Text | None]] = set()
             try:
                 while not enough(size):
-                    # A text that waits for each that is written: as many as possible are always written together.
+                    # For each text that is written, another one waits, so that always `count` are written at once.
                     for index, make in itertools.islice(jobs, 2 * count - len(running)):
                         running.add(pool.submit(make, index, count))
                     done, running = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)

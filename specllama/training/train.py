@@ -296,7 +296,7 @@ class _Training:
         return rows
 
     def _said(self, texts: Sequence[Text]) -> npt.NDArray[np.int64]:
-        """The tokens of the head that is trained further, or those that the target writes most."""
+        """The tokens of the head that is trained further, or the tokens that the target writes most."""
         from .plan import num_rows
 
         rows = None if self._start is None else self._start.rows

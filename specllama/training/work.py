@@ -53,15 +53,21 @@ class Work:
 
         Raises:
             AlreadyTrainingError: another process has the lock.
+            OSError: the cache directory cannot be written.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(self._lock)
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
             lock.acquire(blocking=False)
         except filelock.Timeout:
             raise AlreadyTrainingError(
                 f"a draft for this model is being trained already, by another process (lock {self._lock}): wait for it"
             ) from None
+        except OSError as error:
+            raise OSError(
+                f"the training cannot be written: {error}. Set SPECLLAMA_CACHE to a folder that has room and can be "
+                f"written, or mend {cache_dir()}"
+            ) from error
         try:
             for left in self.folder.rglob(f".*{_PARTIAL}"):  # files of a process that was killed
                 left.unlink()

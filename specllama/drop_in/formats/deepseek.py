@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from .format import Format, Written
 from .json_calls import json_value
 from .reading import Parsing, Reading, closing, section, spaces, text_until
@@ -10,10 +12,6 @@ _CALLS, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>
 _CALL, _SEPARATOR, _CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 _KIND = "function"
 _FENCE, _FENCE_END = "```json", "```"
-
-
-def _called(reading: Reading, mark: str) -> Parsing[None]:
-    yield from section(reading, mark, _CALL, _CALLS_END, _one)
 
 
 def _one(reading: Reading) -> Parsing[bool]:
@@ -39,17 +37,18 @@ def _one(reading: Reading) -> Parsing[bool]:
     return True
 
 
+_OPENINGS = {_CALLS: functools.partial(section, begin=_CALL, end=_CALLS_END, call=_one)}
 DEEPSEEK = Format(
     "deepseek",
     lambda template: _CALLS in template and _FENCE not in template,
-    {_CALLS: _called},
+    _OPENINGS,
     marks=(_CALLS_END, _CALL, _SEPARATOR, _CALL_END),
     written=Written(lambda name: (_CALL, name, _SEPARATOR), (_CALL_END,), (_CALLS,), (_CALLS_END,), trigger=_CALLS),
 )
 DEEPSEEK_FENCED = Format(
     "deepseek-fenced",
     lambda template: _CALLS in template,
-    {_CALLS: _called},
+    _OPENINGS,
     marks=(_CALLS_END, _CALL, _SEPARATOR, _CALL_END),
     written=Written(
         lambda name: (_CALL, _KIND, _SEPARATOR, f"{name}\n{_FENCE}\n"),

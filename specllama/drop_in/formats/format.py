@@ -31,7 +31,7 @@ class Grammar(Protocol):
         """The part that matches JSON of a schema."""
 
     def rule(self, write: Callable[[], str], key: Hashable = None) -> str:
-        """The name of a rule, which is what `write` gives. With a key there is one of it, and it may name itself."""
+        """Add the rule that `write` gives, and return its name. A rule with a key is added once, and may use itself."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,11 +5,10 @@ Small models often write other text around the object, or none. Such an object i
 
 from __future__ import annotations
 
-import json
 import re
 
 from .format import Format, Written
-from .json_calls import call_object
+from .json_calls import begun_object, call_object
 from .reading import Parsing, Reading, closing
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
@@ -48,11 +47,11 @@ HERMES = Format(
     marks=(_END,),
     at_start=_at_start,
     written=Written(
-        before=lambda name: (_BEGIN, f'\n{{"name": {json.dumps(name)}, "arguments": '),
+        before=lambda name: (_BEGIN, f"\n{begun_object(name)}"),
         after=("}\n", _END),
         between=("\n",),
         trigger=_BEGIN,
-        bare=lambda name: f'{{"name": {json.dumps(name)}, "arguments": ',
+        bare=begun_object,
         bare_behind=("```json\n",),
     ),
 )

@@ -27,6 +27,11 @@ def json_or_string(text: str) -> str:
     return text
 
 
+def begun_object(name: str, arguments: str = "arguments") -> str:
+    """The beginning of a call of this function as an object, up to the arguments."""
+    return f'{{"name": {json.dumps(name)}, "{arguments}": '
+
+
 def json_value(reading: Reading, write: Callable[[str], None]) -> Parsing[None]:
     """Read one JSON value, and write its text unchanged. Stops at a character that cannot be in it."""
     depth, in_string, is_escaped = 0, False, False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from .format import Format, Regex, Written
 from .json_calls import json_value
 from .reading import Parsing, Reading, closing, section, spaces, text_until
@@ -9,10 +11,6 @@ from .reading import Parsing, Reading, closing, section, spaces, text_until
 _CALLS, _CALLS_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 _CALL, _ARGUMENTS, _CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 _KIND = "functions."
-
-
-def _called(reading: Reading, mark: str) -> Parsing[None]:
-    yield from section(reading, mark, _CALL, _CALLS_END, _one)
 
 
 def _one(reading: Reading) -> Parsing[bool]:
@@ -32,7 +30,7 @@ def _one(reading: Reading) -> Parsing[bool]:
 KIMI = Format(
     "kimi",
     lambda template: _CALLS in template,
-    {_CALLS: _called},
+    {_CALLS: functools.partial(section, begin=_CALL, end=_CALLS_END, call=_one)},
     marks=(_CALLS_END, _CALL, _ARGUMENTS, _CALL_END),
     written=Written(
         before=lambda name: (_CALL, f"{_KIND}{name}:", Regex("[0-9]{1,2}"), _ARGUMENTS),

@@ -6,10 +6,8 @@ no form.
 
 from __future__ import annotations
 
-import json
-
 from .format import Format, Written
-from .json_calls import call_object
+from .json_calls import begun_object, call_object
 from .reading import Parsing, Reading, closing
 
 _TAG = "<|python_tag|>"
@@ -45,7 +43,7 @@ def _at_start(reading: Reading) -> Parsing[None]:
 
 
 def _before(name: str) -> str:
-    return f'{{"name": {json.dumps(name)}, "parameters": '
+    return begun_object(name, "parameters")
 
 
 LLAMA3 = Format(
@@ -55,5 +53,5 @@ LLAMA3 = Format(
     at_start=_at_start,
     written=Written(lambda name: (_before(name),), ("}",), between=None, bare=_before, bare_behind=(_TAG,)),
 )
-BARE_WRITTEN = Written(lambda name: (f'{{"name": {json.dumps(name)}, "arguments": ',), ("}",), between=None)
+BARE_WRITTEN = Written(lambda name: (begun_object(name),), ("}",), between=None)
 BARE = Format("bare", lambda template: False, {}, at_start=_at_start, written=BARE_WRITTEN)

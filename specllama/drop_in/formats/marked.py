@@ -1,4 +1,4 @@
-"""The grammar of values as Gemma writes them: JSON with a mark around texts instead of quotes, and keys without any."""
+"""The grammar of values as Gemma writes them: JSON with a mark in place of the quotes of texts, and unquoted keys."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ _LISTS = ("anyOf", "oneOf")
 
 
 class Marked:
-    """Writes what stands for the values of a schema.
+    """Writes the grammar of a schema's values.
 
-    What it says of a text's pattern and length is left out, and all that it says of a value for which several schemas
-    hold at once (``allOf``).
+    It does not enforce patterns and lengths of texts, nor several schemas for one value (``allOf``).
 
     Args:
-        schema: of the parameters of a tool, into which its ``$ref`` point.
+        schema: the schema of a tool's parameters, in which each ``$ref`` is looked up.
         quote: the mark around texts.
-        grammar: gets the rules that it takes.
+        grammar: the grammar to which rules are added.
     """
 
     def __init__(self, schema: Mapping[str, Any], quote: str, grammar: Grammar) -> None:
@@ -32,16 +31,16 @@ class Marked:
         self._grammar = grammar
 
     def members(self, schema: Mapping[str, Any]) -> str:
-        """What stands between the braces of an object.
+        """The grammar of an object's members, without the braces.
 
-        Those that the schema names are sorted, as the templates show and write them.
+        Members that the schema names are sorted by name, as chat templates write them.
         """
         properties, required = schema.get("properties"), schema.get("required") or ()
         if not isinstance(properties, Mapping) or not properties:
             others = schema.get("additionalProperties", True)
             return "" if others is False else self._several(self._pair(_KEY, others), 0, None)
-        firsts: list[str] = []  # what may be first
-        behind = ""  # what follows those that were looked at
+        firsts: list[str] = []  # for each member that may come first, the grammar from it on
+        behind = ""  # the grammar of all members after the current one
         for key in sorted(properties, key=str.lower, reverse=True):
             if properties[key] is False:
                 continue
@@ -101,7 +100,7 @@ class Marked:
         return text
 
     def _several(self, value: str, low: int, high: int | None) -> str:
-        """So many of them, with commas between."""
+        """From `low` to `high` values, with commas between them. If `high` is None, there is no limit."""
         named = self._rule(value)
         with_comma = f'("," {named})'
         text = f"{named} {_times(with_comma, low - 1, None if high is None else high - 1)}"

@@ -5,6 +5,8 @@ All calls together stand in ``<minimax:tool_call>``.
 
 from __future__ import annotations
 
+import functools
+
 from .format import Format, Regex, Written
 from .keyed import Keyed
 from .reading import Parsing, Reading, section, text_until
@@ -12,10 +14,6 @@ from .reading import Parsing, Reading, section, text_until
 _CALLS, _CALLS_END = "<minimax:tool_call>", "</minimax:tool_call>"
 _CALL, _CALL_END = '<invoke name="', "</invoke>"
 _PARAMETERS = Keyed('<parameter name="', '">', "</parameter>")
-
-
-def _called(reading: Reading, mark: str) -> Parsing[None]:
-    yield from section(reading, mark, _CALL, _CALLS_END, _one)
 
 
 def _one(reading: Reading) -> Parsing[bool]:
@@ -33,7 +31,7 @@ def _one(reading: Reading) -> Parsing[bool]:
 MINIMAX = Format(
     "minimax",
     lambda template: _CALLS in template,
-    {_CALLS: _called},
+    {_CALLS: functools.partial(section, begin=_CALL, end=_CALLS_END, call=_one)},
     marks=(_CALLS_END,),
     written=Written(
         before=lambda name: (f'{_CALL}{name}">', Regex(r"\n?")),

@@ -5,10 +5,8 @@ A list of JSON objects follows the mark. Since 2025 it is a name with its argume
 
 from __future__ import annotations
 
-import json
-
-from .format import Format, Pieces, Written
-from .json_calls import call_object, json_value
+from .format import Format, Written
+from .json_calls import begun_object, call_object, json_value
 from .reading import Parsing, Reading, closing, spaces, text_until
 
 _CALLS, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
@@ -49,10 +47,6 @@ def _named(reading: Reading, mark: str) -> Parsing[None]:
     yield from json_value(reading, reading.arguments)
 
 
-def _before_list(name: str) -> Pieces:
-    return (f'{{"name": {json.dumps(name)}, "arguments": ',)
-
-
 MISTRAL = Format(
     "mistral",
     lambda template: _CALLS in template and _ARGUMENTS in template,
@@ -64,5 +58,7 @@ MISTRAL_LIST = Format(
     "mistral-list",
     lambda template: _CALLS in template,
     {_CALLS: _called},
-    written=Written(_before_list, ("}",), begin=(_CALLS, "["), end=("]",), between=(", ",), trigger=_CALLS),
+    written=Written(
+        lambda name: (begun_object(name),), ("}",), begin=(_CALLS, "["), end=("]",), between=(", ",), trigger=_CALLS
+    ),
 )

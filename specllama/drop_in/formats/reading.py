@@ -196,7 +196,7 @@ def section(
         mark: the mark that was read. It is content if no call follows.
         begin: the mark that begins each call.
         end: the mark that ends the section.
-        call: reads the rest of one call, and returns whether it is a call. What is none is content, to the end.
+        call: reads the rest of one call, and returns whether it is a call. If it is none, what was read is content.
     """
     at = reading.at
     while (yield from closing(reading, begin)):

@@ -57,7 +57,7 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Room:
-    """The memory that must fit beside a draft.
+    """What must fit into memory beside a draft.
 
     Attributes:
         n_ctx: the number of tokens in the target's context; 0 for as many as its file says.
@@ -80,7 +80,7 @@ def choose(path: str, room: Room) -> Choice:
 
     Args:
         path: the model's file.
-        room: the memory that must fit beside the draft.
+        room: what must fit into memory beside the draft.
     """
     try:
         decision, is_new = _decided(path)
@@ -129,11 +129,6 @@ class Automatic(DraftKind):
         self._taken = taken
         self._lookup = lookup
         self.said = said
-
-    @classmethod
-    def is_meant(cls, given: object) -> bool:
-        """See the base class. `understood` handles the name ``"auto"`` itself."""
-        return False
 
     def shown(self, target: str) -> Hidden | None:
         """See the base class."""

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from specllama import _core
 from specllama.engine.model import Model
-from specllama.engine.options import Options
 
 from .draft import GRAMMAR, LOOKUP, Draft, DraftKind, Loader, Sequences
 
@@ -40,6 +39,7 @@ class DecodingDraft(Draft):
 
     drafter: ClassVar[str]
     name: ClassVar[str]
+    also_looks_up = True
 
     def __init__(
         self,
@@ -85,10 +85,6 @@ class DecodingDraft(Draft):
         """See the base class."""
         drafters = [GRAMMAR, LOOKUP, self.drafter]
         return _core.Speculator(target, drafters, corpus=self._corpus, scheduler=scheduler, **self.parts(own))
-
-    def looks_up(self, options: Options) -> bool:
-        """See the base class. A request with a fixed number of draft tokens drafts with the model alone."""
-        return options.paced
 
     def notice_closing(self) -> None:
         """Mark the draft as unusable if its owner has closed it: its native context must not be touched any more."""

@@ -37,9 +37,11 @@ class Draft(abc.ABC):
         self.unusable = unusable
 
     models: Mapping[str, Model] = MappingProxyType({})
-    """The models that it decodes with, by their names: ``"head"`` before ``"draft"``."""
+    """The models that it decodes with, by their names: ``"head"``, ``"draft"``, ``"inner"``, in this order."""
     is_paced = True
     """Whether ``num_draft_tokens="auto"`` drafts only as many tokens as pay. If not, it drafts all that there are."""
+    also_looks_up = False
+    """Whether it also looks up the text under ``num_draft_tokens="auto"``."""
 
     @property
     def label(self) -> str:
@@ -73,7 +75,7 @@ class Draft(abc.ABC):
 
     def looks_up(self, options: Options) -> bool:
         """Whether it also drafts from the corpus that a request may bring, with these options."""
-        return False
+        return self.also_looks_up and options.paced
 
     def require_several(self) -> None:  # noqa: B027
         """Check that it can draft for several texts at once.
@@ -112,10 +114,6 @@ class DraftOfMany(Draft):
         if self.unusable is not None:
             return _core.Speculator(target, scheduler=scheduler)
         return self._draft.loop(target, own or self._sequences or None, scheduler)
-
-    def looks_up(self, options: Options) -> bool:
-        """See the base class."""
-        return self._draft.looks_up(options)
 
 
 def raise_no_draft(given: Any) -> NoReturn:
@@ -169,13 +167,13 @@ class DraftKind(abc.ABC):
         self.options = options
 
     @classmethod
-    @abc.abstractmethod
     def is_meant(cls, given: Any) -> bool:
         """Whether the user means this kind of draft. A path must be that of an existing file.
 
         Raises:
             ValueError: the file is of this kind, and cannot be used.
         """
+        return False  # for kinds that are not in the table of all kinds
 
     def shown(self, target: str) -> Hidden | None:
         """The hidden states that the draft reads of its target; None if it reads none.

@@ -12,7 +12,7 @@ from .vocabulary import DraftVocabularySize, checked_draft_vocabulary
 
 LOOKAHEAD = "lookahead"
 _WHOSE = {
-    "draft_kwargs": "a draft_model given by its path, or 'lookahead'",
+    "draft_kwargs": "a draft_model given by its path (-mdd: for -md PATH), or 'lookahead'",
     "lookup_corpus": "a draft model or draft_model='lookup'",
     "draft_vocabulary": "a draft model",
     "draft_mask_token": "a parallel draft model",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +30,7 @@ class FunctionDraft(Draft):
 
     def __init__(self, target: Model, function: Callable[[npt.NDArray[np.intc]], Any]) -> None:
         super().__init__(function, target.why_no_rollback)
-        self._function = function
+        self._function, self._n_vocab = function, target.n_vocab
 
     @property
     def label(self) -> str:
@@ -44,13 +46,44 @@ class FunctionDraft(Draft):
     def _propose(
         self, history: npt.NDArray[np.int32], num_draft_tokens: int
     ) -> tuple[list[int], _core.DraftProbabilities]:
-        drafted = self._function(history.astype(np.intc))
+        try:
+            drafted = self._function(history.astype(np.intc))
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{os.path.basename(place.filename)}, line {place.lineno}"
+            raise RuntimeError(f"{type(error).__name__}: {error} ({where})") from error
         if not _has_q(drafted):
-            tokens = [int(token) for token in np.asarray(drafted)[:num_draft_tokens]]
+            tokens = self._ids(drafted)[:num_draft_tokens]
             return tokens, [_core.Distribution([token], [1.0]) for token in tokens]
-        tokens, q = [int(token) for token in drafted[0]], np.asarray(drafted[1], dtype=np.float64)
+        tokens, q = self._ids(drafted[0]), np.asarray(drafted[1], dtype=np.float64)
         # Cutting the draft short is always allowed, whatever the function has drawn.
         return tokens[:num_draft_tokens], q[:num_draft_tokens] if q.shape[:1] == (len(tokens),) else q
+
+    def _ids(self, drafted: Any) -> list[int]:
+        """The token ids that the function has returned. None is an empty draft.
+
+        Raises:
+            ValueError: they are no token ids.
+        """
+        ids = np.asarray([] if drafted is None else drafted)
+        if ids.ndim != 1 or ids.dtype.kind not in "iuf" or np.any(ids % 1):
+            raise ValueError(
+                f"the drafter gave {_shown(drafted)}: it must be a list of token ids, which is empty for no draft, or "
+                "(ids, q)"
+            )
+        found = [int(token) for token in ids]
+        for place, token in enumerate(found):
+            if not 0 <= token < self._n_vocab:
+                raise ValueError(
+                    f"the drafter gave token {token} at position {place}: it must be one of the target's "
+                    f"{self._n_vocab}"
+                )
+        return found
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 class DraftingFunction(DraftKind):

@@ -12,6 +12,7 @@ from specllama.engine.model import Model
 from specllama.engine.opening import Opening, open_model
 from specllama.engine.same_vocabulary import check_vocabulary_of_file, require_same_vocabulary
 from specllama.models.head_file import read_head
+from specllama.models.state_head_file import StateHeadFile
 
 from .decoding import DecodingDraft, DecodingKind, freed_after_errors
 from .draft import Loader
@@ -78,7 +79,8 @@ class HeadInFile(DecodingKind):
     def open(self, target: Model, loader: Loader) -> DecodingDraft:
         """See the base class."""
         head, corpus = self._file, self.corpus(target, loader)
-        _require_fit(target, head)
+        require_fit(target, head, shown_to(head))
+        check_vocabulary_of_file(require_same_vocabulary, target.vocab, head.path, as_head=True)
         settings = self.settings(target)
         model, close = open_model(head.path, Opening(**settings), name="draft", hidden=of_head(head, target.context))
         with freed_after_errors(close):
@@ -86,8 +88,8 @@ class HeadInFile(DecodingKind):
             return self.draft(target, model, corpus, given=given, window=self.options.draft_window, close=close)
 
 
-def _require_fit(target: Model, head: FileOfHead) -> None:
-    """Check that a head was made for this target, and that the target was opened for the head.
+def require_fit(target: Model, head: FileOfHead | StateHeadFile, shown: Hidden) -> None:
+    """Check that a head was made for this target, and that the target was opened with the states that it reads.
 
     Raises:
         ValueError: it does not fit.
@@ -98,9 +100,8 @@ def _require_fit(target: Model, head: FileOfHead) -> None:
         n_embd=int(llama_cpp.llama_model_n_embd(target.address)),
         n_vocab=target.n_vocab,
     )
-    if target.settings.hidden != shown_to(head):
+    if target.settings.hidden != shown:
         raise ValueError(
             f"the target was not opened for the head {os.path.basename(head.path)}, and does not show the "
             "states that the head reads: give the head as draft_model where you create the Llama"
         )
-    check_vocabulary_of_file(require_same_vocabulary, target.vocab, head.path, as_head=True)

@@ -114,15 +114,16 @@ class Lookahead(DraftKind):
                 "draft_model='lookahead' needs a plain KV cache, and the target's is recurrent or has a sliding "
                 f"window: {_WAY_OUT}"
             )
+        least = sizes.rows + sizes.n_gram
+        if target.settings.n_batch < least:
+            raise ValueError(
+                f"n_batch={target.settings.n_batch} is too small for lookahead: a batch has window * (n_gram - 1) - 1 "
+                f"= {sizes.rows} rows beside the {sizes.n_gram} of the text. Take n_batch={least} and n_ctx={least} "
+                "or more, or a smaller window in draft_kwargs"
+            )
         if not (params.kv_unified and params.n_seq_max > sizes.window):
             raise ValueError(
                 f"the target's context has no room for lookahead with window={sizes.window}: give "
                 "draft_model='lookahead' where you create the Llama"
-            )
-        if target.settings.n_batch < sizes.rows + sizes.n_gram:
-            raise ValueError(
-                f"n_batch={target.settings.n_batch} is too small for lookahead: a batch has window * (n_gram - 1) - 1 "
-                f"= {sizes.rows} rows beside the {sizes.n_gram} of the text. Take n_batch={sizes.rows + sizes.n_gram} "
-                "or more, or a smaller window in draft_kwargs"
             )
         return LookaheadDraft(sizes)

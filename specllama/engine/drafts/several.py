@@ -12,7 +12,6 @@ import numpy.typing as npt
 from specllama import _core
 from specllama.engine.hidden import Hidden
 from specllama.engine.model import Model
-from specllama.engine.options import Options
 
 from .decoding import DecodingDraft, DecodingKind
 from .draft import GRAMMAR, LOOKUP, Draft, DraftKind, Loader, Sequences
@@ -29,6 +28,8 @@ class Together(Draft):
         both: the head, then the model.
         corpus: tokens [n] to look up besides the text.
     """
+
+    also_looks_up = True
 
     def __init__(self, both: Sequence[DecodingDraft], corpus: npt.NDArray[np.int32]) -> None:
         super().__init__([draft.given for draft in both], None)
@@ -60,13 +61,6 @@ class Together(Draft):
         parts = {name: part for draft in self.both for name, part in draft.parts(own).items()}
         drafters = [GRAMMAR, LOOKUP, *(draft.drafter for draft in self.both)]
         return _core.Speculator(target, drafters, corpus=self._corpus, scheduler=scheduler, **parts)
-
-    def looks_up(self, options: Options) -> bool:
-        """See the base class.
-
-        A request with a fixed number of draft tokens drafts with the head and the model alone.
-        """
-        return options.paced
 
     def notice_closing(self) -> None:
         """See the base class."""
@@ -119,11 +113,6 @@ class HeadAndModel(DraftKind):
         self._both = [
             kind(options.of(one, takes)) for (kind, one), takes in zip(both, (of_head, of_model), strict=True)
         ]
-
-    @classmethod
-    def is_meant(cls, given: Any) -> bool:
-        """See the base class."""
-        return isinstance(given, list)
 
     def shown(self, target: str) -> Hidden | None:
         """See the base class."""

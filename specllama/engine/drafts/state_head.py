@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
 from specllama.engine.hidden import FINAL, Hidden, shown_layers
 from specllama.engine.model import Model
-from specllama.engine.options import Options
 from specllama.engine.states import require_computed
 from specllama.models.gguf_values import StoredTensor, parts_of, read_whole_header
 from specllama.models.state_head_file import StateHeadFile, mapped, read_state_head
 
 from .draft import GRAMMAR, LOOKUP, Draft, DraftKind, Loader, Sequences
 from .draft_options import TEXT
+from .head import require_fit
 
 _DIMENSIONS = 2
 _EMBEDDINGS = "token_embd.weight"
@@ -33,6 +32,8 @@ class StateHeadDraft(Draft):
         corpus: tokens [n] to look up besides the text.
         path: the head's file.
     """
+
+    also_looks_up = True
 
     def __init__(self, target: Model, head: _core.StateHead, corpus: npt.NDArray[np.int32], path: str) -> None:
         super().__init__(path, target.why_no_rollback)
@@ -50,10 +51,6 @@ class StateHeadDraft(Draft):
         """See the base class."""
         drafters = [GRAMMAR, LOOKUP, "state_head"]
         return _core.Speculator(target, drafters, corpus=self._corpus, state_head=self._head, scheduler=scheduler)
-
-    def looks_up(self, options: Options) -> bool:
-        """See the base class. A request with a fixed number of draft tokens drafts with the head alone."""
-        return options.paced
 
 
 class StateHeadInFile(DraftKind):
@@ -74,17 +71,7 @@ class StateHeadInFile(DraftKind):
         """See the base class. The whole file is checked before anything is generated."""
         file = read_state_head(self.options.draft_model)
         assert file is not None
-        target.sequence  # refuses a model that cannot generate  # noqa: B018
-        file.require_fit(
-            n_layer=int(llama_cpp.llama_model_n_layer(target.address)),
-            n_embd=int(llama_cpp.llama_model_n_embd(target.address)),
-            n_vocab=target.n_vocab,
-        )
-        if target.settings.hidden != self.shown(target.settings.path):
-            raise ValueError(
-                f"the target was not opened for the head {os.path.basename(file.path)}, and does not show the "
-                "states that the head reads: give the head as draft_model where you create the Llama"
-            )
+        require_fit(target, file, self.shown(target.settings.path))
         file.require_vocabulary(target.settings.path)
         require_computed(target)
         return StateHeadDraft(target, native_head(file, target.settings.path), self.corpus(target, loader), file.path)

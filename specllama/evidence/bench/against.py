@@ -42,7 +42,7 @@ class Against:
         prompts: the prompts to answer.
         plan: modes, lengths, sampling.
         theirs: the arguments of llama_cpp.Llama: the model, its context and threads.
-        ours: the arguments of specllama.Llama: the same, and the draft with its arguments.
+        ours: the arguments of specllama.Llama: `theirs`, and the draft with its arguments.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class _Side:
 
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
         self._name = name
-        # It has a process group of its own, so that only this process gets Ctrl-C. It ends when its stdin ends.
+        # It has a process group of its own, so that Ctrl-C reaches only the parent. It ends when its stdin ends.
         self._process = subprocess.Popen(
             python_command(_CHILD, str(_WORKER), name),
             stdin=subprocess.PIPE,

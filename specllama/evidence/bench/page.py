@@ -25,7 +25,7 @@ _NEEDED = ("matplotlib", "jinja2")
 
 
 def require_plotting() -> None:
-    """Check that the packages are installed which a report needs.
+    """Check that the packages that a report needs are installed.
 
     Raises:
         ImportError: matplotlib or jinja2 is missing; the message says how to install them.

@@ -16,7 +16,7 @@ PARTS = ("draft", "verify", "sample", "rollback", "other")
 
 
 def num_rounds(stats: Stats) -> int:
-    """The number of decodes by the target, without those of the prompt."""
+    """The number of decodes by the target, without decodes of the prompt."""
     return sum(stats.num_rounds_per_gamma)
 
 
@@ -50,7 +50,7 @@ def predicted_speedup(stats: Stats, target: CostCurve, draft: CostCurve) -> floa
         draft: T(n) of the draft, at least T(1).
 
     Raises:
-        ValueError: no rounds, or a batch larger than those that were measured.
+        ValueError: there are no rounds, or a batch is larger than all that were measured.
     """
     if not num_rounds(stats):
         raise ValueError("nothing was generated: there is no speedup to predict")
@@ -68,7 +68,7 @@ def round_cost(gamma: int, target: CostCurve, draft: CostCurve | None) -> float:
         draft: T(n) of the draft, at least T(1); None for a draft that decodes nothing, c = 0.
 
     Raises:
-        ValueError: a batch larger than those that were measured.
+        ValueError: the batch is larger than all that were measured.
     """
     one = target.at(1)
     c = 0.0 if draft is None else draft.at(1) / one

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specllama.evidence.answer import Answer
 
 SYNTHETIC = "synthetic"
-"""The word for it in the names of modes and of the drafter."""
+"""The word for a synthetic draft in the names of modes and of the drafter."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ class SyntheticDraft:
             plain: the answer of plain decoding.
             ends: says whether a token ends a text.
             gamma: how many tokens a round drafts.
-            luck: the seed of the errors: the same text gives the same errors.
+            luck: the seed of the errors. Equal seeds give equal errors.
         """
         self._prompt_size, self._known, self._most = len(prompt), plain.tokens, gamma
         # A wrong token must not end the text. Two are kept, because one of them may be the right token at a place.

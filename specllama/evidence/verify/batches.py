@@ -31,7 +31,7 @@ def compare_batches(llm: Llama, tokens: Sequence[int], length: int, advance: Cal
     Args:
         llm: the target. Its cache is emptied.
         tokens: a text, which is repeated as often as needed.
-        length: the number of tokens before those that are compared.
+        length: the number of tokens before the compared ones.
         advance: called after each size.
     """
     needed = length + NUM_ROWS

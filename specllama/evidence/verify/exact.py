@@ -56,7 +56,7 @@ class PairScorer:
         self._gamma = num_draft_tokens
 
     def exact(self, num_samples: int) -> ExactPairs:
-        """The probabilities with which so many samples can be compared."""
+        """The probabilities with which `num_samples` samples can be compared."""
         self._direct.prefill(self._tokens[:-1])
         plain = self._request.probabilities(self._direct.decode(self._tokens[-1:])[0])
         first = self._request.probabilities(self._rows(self._tokens[-1])[0])

@@ -100,7 +100,7 @@ def rounding(rows: Sequence[Row], candidates: Sequence[int]) -> float:
 
     Args:
         rows: the logits [n_vocab] of one position, computed in different batches.
-        candidates: tokens that are looked at besides those of the `NUM_LEADING` largest logits of the first row.
+        candidates: tokens that are looked at besides the `NUM_LEADING` leading ones of the first row.
     """
     count = min(NUM_LEADING, len(rows[0]))
     leading = np.argpartition(-rows[0], count - 1)[:count]

@@ -41,7 +41,7 @@ class Context:
 def most_open_context(
     loop: Loop, prompt_id: str, prompt: RenderedPrompt, text: Sequence[int], num_samples: int
 ) -> Context:
-    """The place in a text at which the next two tokens are most open, as far as so many samples can tell.
+    """The place in a text at which the next two tokens are most open, as far as `num_samples` samples can tell.
 
     An answer often begins with tokens that are nearly certain, and where the target is certain, the loop can hardly be
     wrong. The place is chosen by the target alone, never by samples, so that it favours no outcome of the test.
@@ -64,7 +64,7 @@ def _spread(probs: Floats, num_samples: int) -> float:
 
 
 def exact_pairs(loop: Loop, context: Context, num_samples: int) -> ExactPairs:
-    """The exact probabilities with which so many pairs after a context can be compared."""
+    """The exact probabilities with which `num_samples` pairs after a context can be compared."""
     with loop.llm.engine.direct() as direct:
         return PairScorer(direct, context.tokens, loop.sampler, loop.gamma).exact(num_samples)
 

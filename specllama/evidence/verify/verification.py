@@ -79,7 +79,7 @@ class Verification:
         rules: the acceptance rules of parts 2 and 3.
         num_draft_tokens: gamma, or "auto"; None for the Llama's own. With "auto" the samples draft 4 tokens, because
             samples without a draft would prove nothing.
-        sampling: options of ``create_completion`` for the sampler chain; those that are missing have their defaults.
+        sampling: options of ``create_completion`` for the sampler chain; missing ones have their defaults.
 
     Raises:
         ValueError: there is no draft, or it cannot be used; an argument out of range; a prompt that does not fit.
@@ -221,7 +221,7 @@ class Verification:
 
 
 def _chosen(llm: Llama, plan: Plan, prompts: Sequence[Prompt | str] | None, count: int) -> list[Question]:
-    """Choose so many prompts, spread over the list. After each there is room for its text and a last round.
+    """Choose `count` prompts, spread over the list. Each leaves room for its text and a last round.
 
     Raises:
         ValueError: there are no prompts, or none fits; or a prompt of the user's does not fit.

@@ -1,0 +1,294 @@
+"""`specllama train-draft`: what ends it, what it goes on from, and what it refuses."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import faults
+import pytest
+import tiny_models as tiny
+from needed import imported
+
+imported("torch")
+import psutil
+from training_driver import BUDGET, Heard
+
+from specllama import cli
+from specllama.models.head_file import HeadFile, read_head
+from specllama.training.fit import Recipe
+from specllama.training.plan import Rates, plan_of
+from specllama.training.text import read_texts
+from specllama.training.train import Budget, trained
+
+if TYPE_CHECKING:
+    from conftest import TinyFiles
+
+DRIVER = Path(__file__).parents[1] / "helpers" / "training_driver.py"
+STEPS = ("text", "states", "training")
+OPTIONS = ("--tokens", "700", "-n", "32", "-t", "1", "--parallel", "2")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def model(tiny_files: TinyFiles, tmp_path: Path) -> Path:
+    """In a folder of its own."""
+    path = tmp_path / "model.gguf"
+    shutil.copyfile(tiny_files.deep, path)
+    return path
+
+
+def texts_of(cache: Path) -> list[Any]:
+    (path,) = (cache / "training").glob("*.jsonl")
+    return read_texts(path)
+
+
+def assert_is_a_head(path: Path) -> None:
+    assert isinstance(read_head(path), HeadFile)
+
+
+class Interrupting(Heard):
+    """Ctrl-C in the middle of a step."""
+
+    def done(self, step: str, done: int, total: int) -> None:
+        end, self.end = self.end, ""
+        super().done(step, done, total)
+        self.end = end
+        if step.split()[0] == end and done >= 0.6 * total:
+            raise KeyboardInterrupt
+
+
+def test_it_goes_on_where_it_was(model: Path, cache: Path) -> None:
+    """Ctrl-C in each step: what was done is not done again, and in the end there is a head and nothing else."""
+    before: list[Any] = []
+    for step in STEPS:
+        with pytest.raises(KeyboardInterrupt), trained(model, BUDGET, threads=1, progress=Interrupting(step)):
+            pass
+        now = texts_of(cache)
+        assert {text.index: text for text in now}.items() >= {text.index: text for text in before}.items()
+        before = now
+    last = Heard("never")
+    with pytest.raises(KeyboardInterrupt), trained(model, BUDGET, threads=1, progress=last) as made:
+        raise KeyboardInterrupt  # while it is compared
+    assert "text" not in last.first
+    assert "states" not in last.first
+    assert last.first["training"] >= 0.4
+    assert all(path.is_file() for path in made.heads.values())
+    nothing = Heard("never")
+    with trained(model, BUDGET, threads=1, progress=nothing) as made:
+        path = made.keep("Q4_0")
+    assert nothing.first == {}
+    assert path == model.with_name("eagle3-model.gguf")
+    assert_is_a_head(path)
+    left = [name for name in faults.files_below(cache / "training") if not name.endswith(".jsonl")]
+    assert left == [f"{made.weights}.lock"]
+    assert sorted(os.listdir(model.parent)) == ["cache", "eagle3-model.gguf", "model.gguf"]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_killed_in_each_step(model: Path, cache: Path) -> None:
+    """The same of ``kill -9``: the process has no last word."""
+
+    def run(step: str) -> subprocess.CompletedProcess[str]:
+        return faults.finished([sys.executable, str(DRIVER), str(model), step])
+
+    num_texts = 0
+    for step in (*STEPS, "behind"):
+        assert run(step).returncode == -signal.SIGKILL
+        texts = texts_of(cache)
+        assert len(texts) >= num_texts
+        num_texts = len(texts)
+    done = run("never")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {}
+    assert_is_a_head(model.with_name("eagle3-model.gguf"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+@pytest.mark.parametrize("size", [4_000, pytest.param(60_000, marks=pytest.mark.long)])
+def test_a_disk_that_becomes_full(model: Path, cache: Path, size: int) -> None:
+    """One line says so, and with room the same command goes on."""
+    line = ("train-draft", str(model), *OPTIONS)
+    env = {**os.environ, "SPECLLAMA_KERNELS": "off"}
+    faults.assert_one_line_error(faults.run(*line, under=faults.full_after(size), env=env))
+    done = faults.run(*line, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{model.with_name('eagle3-model.gguf')}\n"
+
+
+def test_the_command(model: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From a GGUF alone to a head that drafts for it, and what it gives."""
+    assert cli.main(["train-draft", str(model), *OPTIONS]) == 0
+    out, err = capsys.readouterr()
+    head = model.with_name("eagle3-model.gguf")
+    assert out == f"{head}\n"
+    for said in (
+        "700 tokens of text",
+        "GB of disk",
+        "right on text it has not seen",
+        "times as fast as plain decoding",
+    ):
+        assert said in err
+    assert cli.main(["train-draft", str(model), *OPTIONS]) == 1
+    assert "exists: name another file with --output" in capsys.readouterr().err
+    assert cli.main(["generate", "-m", str(model), "-md", "auto", "-p", "the cat", "-n", "8", "-t", "1"]) == 0
+    assert capsys.readouterr().out
+
+
+def test_text_of_the_users_own(model: Path, cache: Path, tmp_path: Path) -> None:
+    """Prompts are answered, and other text is learned as it is, both before anything else."""
+    prompts, words = tmp_path / "prompts.jsonl", tmp_path / "words.txt"
+    prompts.write_text('{"prompt": "the cat"}\n{"prompt": "the dog"}\n', encoding="utf-8")
+    words.write_text("the cat sat on the dog and " * 90, encoding="utf-8")
+    given = [str(prompts), str(words)]
+    with (
+        pytest.raises(KeyboardInterrupt),
+        trained(model, BUDGET, text=given, threads=1, progress=Interrupting("states")),
+    ):
+        pass
+    (plan,) = (cache / "training").glob("*/plan.json")
+    assert json.loads(plan.read_text())["rates"]["written"] < 1e5, "what nobody writes says nothing of how fast it is"
+    texts = texts_of(cache)
+    asis = [text for text in texts if text.start == 0]
+    assert collections.Counter(len(text.tokens) == 512 for text in asis[:-1]) == {True: len(asis) - 1}
+    assert [text.index for text in asis] == list(range(len(asis)))
+    assert sum(len(text.tokens) for text in asis) > 400
+    assert texts[len(asis)].start > 0
+
+
+def test_another_budget_goes_on_with_the_text(model: Path, cache: Path) -> None:
+    """What an earlier training had written is not written again, and of too much of it a part is taken."""
+    sizes = []
+    for tokens in (600, 900, 600):
+        before = texts_of(cache) if sizes else []
+        with trained(model, Budget(tokens=tokens, answer=32, parallel=2), threads=1, force=True) as made:
+            made.keep("Q8_0")
+        now = texts_of(cache)
+        assert {text.index: text for text in now}.items() >= {text.index: text for text in before}.items()
+        sizes.append(made.num_tokens)
+    assert sizes[0] < 0.8 * sizes[1]
+    assert sizes[2] == pytest.approx(sizes[0], abs=64)
+
+
+def test_a_head_is_trained_further(model: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From its file, in any type; the result is for the same layers and says the same tokens."""
+    assert cli.main(["train-draft", str(model), *OPTIONS]) == 0
+    first = model.with_name("eagle3-model.gguf")
+    more = model.with_name("more.gguf")
+    assert cli.main(["train-draft", str(model), *OPTIONS, "--from", str(first), "-o", str(more)]) == 0
+    one, other = read_head(first), read_head(more)
+    assert isinstance(one, HeadFile)
+    assert isinstance(other, HeadFile)
+    assert other.layers == one.layers
+    assert other.tensors.keys() == one.tensors.keys()
+    capsys.readouterr()
+    for given, said in ((model, "is no EAGLE-3 head"), (model.with_name("none.gguf"), "there is no such file")):
+        assert cli.main(["train-draft", str(model), *OPTIONS, "--from", str(given)]) != 0
+        assert said in capsys.readouterr().err
+
+
+def test_two_at_once_are_refused(model: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Second(Heard):
+        code = 0
+
+        def done(self, step: str, done: int, total: int) -> None:
+            self.code = cli.main(["train-draft", str(model), "--tokens", "800"])
+            raise KeyboardInterrupt
+
+    second = Second("never")
+    with pytest.raises(KeyboardInterrupt), trained(model, BUDGET, threads=1, progress=second):
+        pass
+    assert second.code == 1
+    assert "is being trained already" in capsys.readouterr().err
+
+
+def test_a_cache_that_cannot_be_written(model: Path, cache: Path) -> None:
+    cache.write_text("in the way")
+    with pytest.raises(OSError, match="the training cannot be written: .*Set SPECLLAMA_CACHE"), trained(model, BUDGET):
+        pass
+
+
+def test_too_little_disk_is_said_first(model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = collections.namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**12, 10**12, 10**6))
+    with (
+        pytest.raises(OSError, match=r"needs 0\.\d GB of disk, and 0\.0 GB are free"),
+        trained(model, BUDGET, threads=1),
+    ):
+        pass
+
+
+def test_too_little_memory_is_said_first(model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = collections.namedtuple("memory", "available total")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory(10**6, 10**9))
+    with pytest.raises(MemoryError, match=r"needs 0\.\d GB of memory"), trained(model, BUDGET, threads=1):
+        pass
+
+
+@pytest.mark.parametrize("wrong", [{"hours": 1.0, "tokens": 5}, {}, {"hours": 0.0}, {"tokens": -1}])
+def test_a_budget_that_is_none(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"hours|tokens"):
+        Budget(**wrong)
+
+
+def test_hours_that_are_not_enough(model: Path, cache: Path) -> None:
+    with (
+        pytest.raises(ValueError, match="hours are enough for 0 tokens"),
+        trained(model, Budget(hours=1e-6, answer=32), threads=1),
+    ):
+        pass
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path, cache: Path) -> None:
+    lora = tiny.write_lora(tmp_path / "lora.gguf", tiny.llama_weights(tiny.word_vocabulary(), 1), 1)
+    with pytest.raises(ValueError, match="no language model that a head can be trained for"), trained(lora, BUDGET):
+        pass
+
+
+def test_without_pytorch_one_line_says_what_to_install(model: Path, cache: Path) -> None:
+    """And without it the command line is there, with nothing of it imported."""
+    script = "import sys; sys.modules['torch'] = None\nfrom specllama import cli\nraise SystemExit(cli.main())"
+    done = faults.finished([sys.executable, "-c", script, "train-draft", str(model)])
+    faults.assert_one_line_error(done, "pip install 'specllama[train]'")
+    script = "import sys\nfrom specllama import cli\ncli.main(['--help'])\nprint([*sys.modules])"
+    done = faults.finished([sys.executable, "-c", script])
+    assert "train-draft" in done.stdout
+    assert "'torch'" not in done.stdout
+    assert "'llama_cpp'" not in done.stdout
+
+
+def test_the_hours_are_divided() -> None:
+    """By what each step costs for a token of text, of which the head learns from some alone."""
+    rates = Rates(written=100.0, read=200.0, trained=50.0, step=0.0, share=0.5)
+    plan = plan_of(rates, hours=2.0, tokens=None, recipe=Recipe())
+    assert plan.hours == pytest.approx(2.0, rel=1e-3)
+    written, read, learned = plan.seconds
+    assert read == pytest.approx(written)
+    assert learned == pytest.approx(8 * written)
+    assert plan.num_tokens == pytest.approx(100.0 * written)
+    assert plan_of(rates, hours=None, tokens=1000, recipe=Recipe()).seconds == pytest.approx((10.0, 10.0, 80.0))
+    slower = dataclasses.replace(rates, step=3.0)  # of each batch
+    assert plan_of(slower, hours=2.0, tokens=None, recipe=Recipe()).num_tokens < 0.8 * plan.num_tokens
+    assert plan_of(slower, hours=2.0, tokens=None, recipe=Recipe()).hours == pytest.approx(2.0, rel=1e-2)
+
+
+@pytest.mark.long
+def test_hours(model: Path, cache: Path) -> None:
+    """What is measured in the first moments says how much text there is, and all of it is used."""
+    with trained(model, Budget(hours=0.004, answer=32, parallel=2), threads=1) as made:
+        assert made.num_tokens >= 400
+        assert_is_a_head(made.keep("Q8_0"))
