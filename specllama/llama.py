@@ -526,8 +526,16 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             done = self.n_tokens - start
             self.input_ids[start : start + done] = tokens[:done]
 
-    def embed(self, input: Any, normalize: bool = False, truncate: bool = True, return_count: bool = False) -> Any:
-        """See the base class. A text may be given by its token ids, too.
+    def embed(
+        self,
+        input: Any,
+        normalize: bool = False,
+        truncate: bool = True,
+        return_count: bool = False,
+        *,
+        call: Call | None = None,
+    ) -> Any:
+        """See the base class. A text may be given by its token ids, too. The watch of a ``call`` can stop this.
 
         Raises:
             TypeError: neither texts nor token ids.
@@ -546,7 +554,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             num_tokens = 0
             try:
                 for batch in batches(self, inputs, truncate):
-                    self._call.listener.poll()
+                    (call or self._call).listener.poll()
                     found += embeddings(self, batch, normalize)
                     num_tokens += sum(map(len, batch))
             finally:

@@ -206,7 +206,7 @@ bool Sequence::is_behind(const Sequence & other, const std::vector<int32_t> & hi
 }
 
 BatchPart Sequence::part_of(const Addition & addition) const {
-    BatchPart part = addition;
+    auto part = static_cast<const BatchPart &>(addition);
     part.seq_id = id_;
     part.position = tokens_.size();
     return part;

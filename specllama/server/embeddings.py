@@ -17,7 +17,7 @@ from typing_extensions import Self
 from specllama import Llama
 from specllama.drop_in.chat_arguments import require_known
 from specllama.drop_in.embedding import as_inputs
-from specllama.drop_in.view import View, call_on
+from specllama.drop_in.view import call_on
 from specllama.drop_in.watch import Watch
 from specllama.engine.limits import BYTES_OF_TOKEN, require_room, size_of
 
@@ -128,9 +128,9 @@ def add_embeddings(app: FastAPI, bodies: Bodies, name: str, embedder: Llama | No
 
 def _work(llm: Llama, body: EmbeddingRequest, name: str) -> Work:
     def work(watch: Watch) -> Generator[Item, None, None]:
-        view: Any = View(llm, call_on(llm, watch=watch))  # `embed` polls the watch between batches
+        call = call_on(llm, watch=watch)
         with llm.engine.texts.beside(watch.poll):
-            vectors, num_tokens = view.embed(body.inputs, normalize=True, truncate=False, return_count=True)
+            vectors, num_tokens = llm.embed(body.inputs, normalize=True, truncate=False, return_count=True, call=call)
         encode: Callable[[list[float]], Any] = _base64 if body.encoding_format == "base64" else list
         data = [
             {"object": "embedding", "index": index, "embedding": encode(vector)} for index, vector in enumerate(vectors)

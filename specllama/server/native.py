@@ -120,7 +120,7 @@ class InfillRequest(_Native):
         """The equivalent completion request: see ``Translated``."""
         texts = [self.input_prefix, self.input_suffix, self.prompt]
         extra = [(each.filename, each.text) for each in self.input_extra]
-        for text in (texts, *([text] for _, text in extra)):
+        for text in (texts, *map(list, extra)):
             require_room(size_of(text), llm.n_ctx())
         most = llm.n_ctx() - max(1, self.max_tokens or 0)
         prompt = infill_tokens(llm, self.input_prefix + self.prompt, self.input_suffix, extra=extra, most=most)

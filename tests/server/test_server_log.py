@@ -49,6 +49,7 @@ def test_what_a_line_says(served: Served, lines: Any, caplog: pytest.LogCaptureF
     streamed = served.events("/v1/completions", **ASKED)
     assert served.post("/v1/completions", prompt=3.5, max_tokens=2).status_code == 400
     assert served.client.get("/v1/models/no%0Asuch").status_code == 404
+    served.wait_until(lambda: len(lines()) == 4)
     whole, stream, refused, missing = lines()
     for line in (whole, stream):
         assert (line["method"], line["path"], line["status"]) == ("POST", "/v1/completions", "200")

@@ -56,19 +56,26 @@ LONG_TEXTS = {
     "escaped quotes": says('",' * 2_700_000),
     "a text without an end": says("[" * 8_000_000)[:-20],
 }
+LONG_INPUT = json.dumps({"input": "a " * 4_000_000}).encode()
 HUGE: dict[str, tuple[str, bytes, int, str]] = {
     **{what: ("/v1/chat/completions", content, 400, "") for what, content in LONG_TEXTS.items()},
     "a text": ("/v1/completions", body(prompt="a " * 4_000_000), 400, "exceed context window of 512"),
     "a suffix": ("/v1/completions", body(prompt="a", suffix="a " * 4_000_000), 400, "exceed context window of 512"),
-    "a bias": ("/v1/completions", body(prompt="a", logit_bias={"a " * 2_000_000: -1}), 400, "shorten the logit_bias"),
+    "a bias": ("/v1/completions", body(prompt="a", logit_bias={"a " * 100_000: -1}), 400, "shorten the logit_bias"),
     "a bias of a number": (
         "/v1/completions",
-        body(prompt="a", logit_bias={"1" * 2_000_000: -1}, logit_bias_type="tokens"),
+        body(prompt="a", logit_bias={"1" * 100_000: -1}, logit_bias_type="tokens"),
         400,
         "shorten the logit_bias",
     ),
     "a stop": ("/v1/completions", body(prompt="a", stop="a " * 4_000_000), 400, "shorten the stop"),
     "stops of texts": ("/v1/chat/completions", body(messages=HI, stop=["a" * 99] * 16_000), 400, "shorten the stop"),
+    "a name": (
+        "/infill",
+        body(input_prefix="a", input_suffix="b", input_extra=[{"text": "a", "filename": "a " * 4_000_000}]),
+        400,
+        "exceed context window of 512",
+    ),
     "ids": ("/v1/completions", body(prompt=[1] * 1_000_000), 413, "more than 131072 values"),
     "fewer ids": ("/v1/completions", body(prompt=[1] * 100_000), 400, "exceed context window of 512"),
     "ids and a text": ("/v1/completions", body(prompt=[1] * 100_000 + ["a"]), 400, "exceed context window of 512"),
@@ -90,9 +97,9 @@ HUGE: dict[str, tuple[str, bytes, int, str]] = {
     ),
     "tools": ("/v1/chat/completions", body(messages=HI, tools=[{}] * 20_000), 413, "more than 16384 values"),
     "depth": ("/v1/completions", b"[" * 100_000, 400, "nested too deeply"),
-    "to tokenize": ("/extras/tokenize", body(input="a " * 4_000_000), 400, "exceed context window of 512"),
-    "to count": ("/extras/tokenize/count", body(input="a " * 4_000_000), 400, "exceed context window of 512"),
-    "to detokenize": ("/extras/detokenize", body(tokens=["x"] * 100_000), 400, "whole numbers"),
+    "to tokenize": ("/extras/tokenize", LONG_INPUT, 400, "exceed context window of 512"),
+    "to count": ("/extras/tokenize/count", LONG_INPUT, 400, "exceed context window of 512"),
+    "to detokenize": ("/extras/detokenize", json.dumps({"tokens": ["x"] * 100_000}).encode(), 400, "whole numbers"),
 }
 
 

@@ -218,7 +218,7 @@ def test_two_at_once_are_refused(model: Path, cache: Path, capsys: pytest.Captur
 
 def test_a_cache_that_cannot_be_written(model: Path, cache: Path) -> None:
     cache.write_text("in the way")
-    with pytest.raises(OSError, match="the training cannot be written: .*Set SPECLLAMA_CACHE"), trained(model, BUDGET):
+    with pytest.raises(OSError, match=r"the training cannot be written: .*Set SPECLLAMA_CACHE"), trained(model, BUDGET):
         pass
 
 
