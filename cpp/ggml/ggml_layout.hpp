@@ -1,7 +1,7 @@
 // ggml's internal structures, as far as a buffer type of weights needs them.
 //
-// ggml promises none of this. tests/kernels/test_ggml_layout.py compares it with ggml's own headers, and ggml_probe checks it
-// in the loaded library before anything relies on it.
+// ggml promises none of this. tests/kernels/test_ggml_layout.py compares it with ggml's own headers, and ggml_probe
+// checks it in the loaded library before anything relies on it.
 #pragma once
 
 #include <cstddef>

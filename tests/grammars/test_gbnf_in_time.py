@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import json
-import random
 import os
+import random
 import subprocess
 import sys
 import threading

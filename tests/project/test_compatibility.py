@@ -1,4 +1,4 @@
-"""The script that tries several llama.cpp: which ones, and with which tests. Its data: see tests/project/test_tables.py."""
+"""The script that tries several llama.cpp: which, and with which tests. Its data: tests/project/test_tables.py."""
 
 from __future__ import annotations
 
