@@ -268,7 +268,7 @@ FAILURES: dict[str, tuple[Drafter, str]] = {
     "no tokens": (lambda h, n: ("ab", []), "cast"),  # type: ignore[arg-type,return-value]
     "no q": (lambda h, n: ([270, 280], None), "cast"),  # type: ignore[arg-type,return-value]
     "q of another type": (lambda h, n: ([270], ["x"]), "cast"),  # type: ignore[arg-type,return-value,list-item]
-    "tokens only": (lambda h, n: ([270],), "IndexError"),  # type: ignore[arg-type,return-value]
+    "tokens only": (lambda h, n: ([270],), "index out of range"),  # type: ignore[arg-type,return-value]
 }
 
 
