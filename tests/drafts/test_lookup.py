@@ -223,6 +223,13 @@ def test_a_function_that_drafts_nonsense_costs_speed_and_not_the_text(
     assert re.match(why, llm.stats.fallback_reason or "")
 
 
+def test_what_is_more_than_was_asked_for_is_not_looked_at(make_llama: MakeLlama) -> None:
+    llm = make_llama(draft=lambda history: [270, 280, 290] + [-1] * 100)
+    kwargs = {"temperature": 0.4, "num_draft_tokens": 3}
+    assert texts(llm, **kwargs) == texts(llm, temperature=0.4, num_draft_tokens=0)
+    assert llm.total_stats.num_draft_tokens > 0
+
+
 def test_a_function_without_a_guess(make_llama: MakeLlama) -> None:
     llm = make_llama(draft=lambda history: None)
     assert texts(llm, temperature=0.4) == texts(llm, temperature=0.4, num_draft_tokens=0)

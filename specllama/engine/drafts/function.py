@@ -53,32 +53,40 @@ class FunctionDraft(Draft):
             where = f"{os.path.basename(place.filename)}, line {place.lineno}"
             raise RuntimeError(f"{type(error).__name__}: {error} ({where})") from error
         if not _has_q(drafted):
-            tokens = self._ids(drafted)[:num_draft_tokens]
+            tokens = self._known(_ids(drafted)[:num_draft_tokens])
             return tokens, [_core.Distribution([token], [1.0]) for token in tokens]
-        tokens, q = self._ids(drafted[0]), np.asarray(drafted[1], dtype=np.float64)
+        ids, q = _ids(drafted[0]), np.asarray(drafted[1], dtype=np.float64)
         # Cutting the draft short is always allowed, whatever the function has drawn.
-        return tokens[:num_draft_tokens], q[:num_draft_tokens] if q.shape[:1] == (len(tokens),) else q
+        return self._known(ids[:num_draft_tokens]), q[:num_draft_tokens] if q.shape[:1] == (len(ids),) else q
 
-    def _ids(self, drafted: Any) -> list[int]:
-        """The token ids that the function has returned. None is an empty draft.
+    def _known(self, tokens: list[int]) -> list[int]:
+        """The tokens. The native loop, which checks them, too, takes no number of more than 32 bits.
 
         Raises:
-            ValueError: they are no token ids.
+            ValueError: the target has no such token.
         """
-        ids = np.asarray([] if drafted is None else drafted)
-        if ids.ndim != 1 or ids.dtype.kind not in "iuf" or np.any(ids % 1):
-            raise ValueError(
-                f"the drafter gave {_shown(drafted)}: it must be a list of token ids, which is empty for no draft, or "
-                "(ids, q)"
-            )
-        found = [int(token) for token in ids]
-        for place, token in enumerate(found):
+        for place, token in enumerate(tokens):
             if not 0 <= token < self._n_vocab:
                 raise ValueError(
                     f"the drafter gave token {token} at position {place}: it must be one of the target's "
                     f"{self._n_vocab}"
                 )
-        return found
+        return tokens
+
+
+def _ids(drafted: Any) -> list[int]:
+    """The token ids that a function has returned. None is an empty draft.
+
+    Raises:
+        ValueError: they are no token ids.
+    """
+    ids = np.asarray([] if drafted is None else drafted)
+    if ids.ndim != 1 or ids.dtype.kind not in "iuf" or np.any(ids % 1):
+        raise ValueError(
+            f"the drafter gave {_shown(drafted)}: it must be a list of token ids, which is empty for no draft, or "
+            "(ids, q)"
+        )
+    return [int(token) for token in ids]
 
 
 def _shown(value: Any) -> str:
