@@ -1,8 +1,8 @@
 // The whole ABI between this extension and libllama: opaque types, three structs, one X-macro of functions.
 //
 // The extension never links to libllama. Python looks up these names in the library that llama_cpp has loaded, and
-// passes the addresses: one wheel serves every build of llama.cpp. tests/project/test_abi_headers.py compiles this file against
-// real llama.h headers.
+// passes the addresses: one wheel serves every build of llama.cpp. tests/project/test_abi_headers.py compiles this file
+// against real llama.h headers.
 #pragma once
 
 #include <cstddef>
