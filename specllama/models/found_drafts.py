@@ -27,17 +27,16 @@ _PARALLEL = re.compile(r"(^|[^a-z])pard-")
 _MASK = "it is a parallel draft: give it with draft_mask_token, the pard_token of its config.json"
 ROOM = 4096
 """The number of tokens in the KV cache that counts as memory."""
-_OF_FAMILY = 0.6
-"""The accepted share of drafted tokens for a model with the target's vocabulary, if it was not measured.
+_OF_FAMILY = 0.75
+"""How often a model with the target's vocabulary is right, if it was not measured.
 
-It is lower than the shares of measured pairs in families.toml, so that an untested pair does not look better.
+It is lower than the measured pairs in families.toml, so that an untested pair does not look better.
 """
-_FOREIGN = (0.36, 0.24)
-"""The accepted share for another tokenizer: the first number, plus the second one times the share of common tokens.
+_FOREIGN = (0.45, 0.3)
+"""How often a model of another tokenizer is right: the first number, plus the second times the share of common tokens.
 
-With all tokens in common it is 60 %, as for a draft of the family. With 26 % in common it is 42 %. SmolLM2-135M has
-26 % of the tokens of Qwen2.5-Coder-1.5B, and predicts 54 % of its tokens (greedy). A draft of the family predicts 84 %,
-and 65 % of its drafted tokens are accepted.
+With all tokens in common it is as a draft of the family. With 26 % in common it is 53 %. SmolLM2-135M has 26 % of the
+tokens of Qwen2.5-Coder-1.5B, and predicts 54 % of its tokens.
 """
 _MODELS = ("model", "parallel", "foreign")
 _NO_WRITERS = frozenset(
@@ -59,8 +58,8 @@ class FoundDraft:
         size: its size in bytes.
         share: the share of the target's tokens that it has, from 0 to 1.
         cost: the memory that one drafted token reads, over that of one token of the target. The sizes give an estimate.
-        acceptance: the share of its drafted tokens that is usually accepted, from families.toml if that has this pair;
-            None if it is not known.
+        acceptance: how often its next token is usually right if those before it were, from families.toml if that has
+            this pair; None if it is not known.
         memory: the bytes of its weights and of a KV cache of 4,096 tokens, if the file says the cache's size.
         is_of_name: whether it is a head that is named after the model, or in its file, or a small model that has
             learned from it.
@@ -256,7 +255,7 @@ def _trained_for(values: Mapping[str, Any], target: str) -> float | None:
 
 
 def _usual(shared: Shared, known: KnownDraft | None) -> float:
-    """The share of a model's drafted tokens that is usually accepted."""
+    """How often a model's next token is usually right, if those before it were."""
     if known is not None and known.acceptance is not None:
         return known.acceptance
     least, more = _FOREIGN

@@ -321,7 +321,7 @@ def test_drafts_of_another_tokenizer(tmp_path: Path, ours: str, theirs: str) -> 
     (found,) = survey(target).found
     assert (found.kind, found.why_not) == ("foreign", None)
     assert found.acceptance is not None
-    assert found.acceptance < 0.6
+    assert found.acceptance < 0.75
     with pytest.warns(UserWarning, match="another tokenizer") as caught:
         specllama.Llama(target, draft_model=found.draft_model, n_ctx=64, verbose=False).close()
     (numbers,) = re.findall(r"([\d,]+) of its ([\d,]+) tokens", str(caught[0].message))
