@@ -371,6 +371,22 @@ def behind_2000(data: Path) -> str:
     return table(["kernels", "flash attention", *titles], rows, 2)
 
 
+def long_contexts(data: Path) -> str:
+    """What one token, a batch of eight and a part of a prompt cost behind long texts, with both kernels."""
+    rows, first = [], dict[tuple[str, str], float]()
+    for row in load(data, "long-contexts-q4_k_m")["rows"]:
+        for way in ("llama.cpp", "ours"):
+            cells = [f"{row['behind']:,}", "our kernels" if way == "ours" else "llama.cpp's"]
+            for size, samples in row["batches"][way].items():
+                seconds = _median(samples)
+                share = 1 - first.setdefault((way, size), seconds) / seconds
+                cells += [f"{seconds * 1e3:.0f} ms", f"{max(0.0, share):.0%}"]
+            count, seconds = row["part"][way]
+            rows.append([*cells, f"{count / seconds:.0f}"])
+    titles = [title for n in (1, 8) for title in (f"T({n})", f"T({n}), attention")]
+    return table(["tokens before", "kernels", *titles, "prompt, t/s"], rows, 2)
+
+
 def gains(data: Path) -> str:
     """Time of llama.cpp's kernels over ours."""
     return _gains(_costs(data))
@@ -641,7 +657,8 @@ TABLES = {
     function.__name__.replace("_", "-"): function
     for function in (
         whole_headline, whole_calls, whole_categories, limits, instruction_sets, tools, speedups, methods,
-        methods_at_7b, sources, recipes, sibling_losses, details, categories, batches, behind_2000, gains, mixtures,
+        methods_at_7b, sources, recipes, sibling_losses, details, categories, batches, behind_2000, long_contexts,
+        gains, mixtures,
         ceilings, accuracy, perplexity, loading, splits, many_texts, text_memory, llama_server, overhead,
         earlier_texts, lookup_cost, json_schemas, ik_llama_cpp, ik_llama_cpp_prompts, compatibility, states, machines,
     )

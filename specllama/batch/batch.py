@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -90,22 +91,30 @@ class Batch:
                 yield self._job(number, line)
 
     def _job(self, number: int, line: Line) -> Job:
+        generated, is_alone = self._answering(line)
+
         def generate(slot: Slot, watch: Watch) -> dict[str, Any]:
             try:
-                return self._generated(line, call_on(self._llm, slot=slot, watch=watch))
+                return generated(call_on(self._llm, slot=slot, watch=watch))
             finally:
                 self._tallies[number] = watch.tally()
 
-        return Job(generate, takes_the_model_alone({**self._defaults, **line.arguments}))
+        return Job(generate, is_alone)
 
-    def _generated(self, line: Line, call: Call) -> dict[str, Any]:
-        if line.problem is not None:
-            raise line.problem
-        if line.is_request:
-            from . import openai
+    def _answering(self, line: Line) -> tuple[Callable[[Call], dict[str, Any]], bool]:
+        """What generates the response to a line, and whether only the Llama's own context can."""
+        try:
+            if line.problem is not None:
+                raise line.problem
+            if line.is_request:
+                from . import openai
 
-            return openai.generate(self._llm, call, line, self._defaults, self._name)
-        return plain.generate(self._llm, call, line, self._defaults)
+                body = openai.body_of(line, self._defaults)
+                return functools.partial(openai.generate, self._llm, body=body, name=self._name), openai.is_alone(body)
+        except Exception as error:  # the outcome of this line, and not the end of all
+            return functools.partial(_raise, error), False
+        is_alone = takes_the_model_alone({**self._defaults, **line.content})
+        return functools.partial(plain.generate, self._llm, line=line, defaults=self._defaults), is_alone
 
     def _add(self, outcome: Outcome) -> None:
         line = self._under_way.pop(outcome.index)
@@ -119,3 +128,7 @@ class Batch:
         self.num_texts += 1
         self.num_errors += outcome.error is not None
         self._total = self._total + self._tallies.pop(outcome.index, Tally())
+
+
+def _raise(error: Exception, _: Call) -> dict[str, Any]:
+    raise error

@@ -37,12 +37,6 @@ class Line:
         """Whether it is in OpenAI's batch format."""
         return _is_request(self.content)
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of the completion; empty if the line has no object with them."""
-        asked = self.content.get("body") if self.is_request else self.content
-        return asked if isinstance(asked, dict) else {}
-
 
 def lines_of(path: Path) -> Generator[Line, None, None]:
     """The lines of a file that are not blank, read as they are needed. A wrong line has a `problem`.

@@ -11,7 +11,7 @@ from typing import Any
 from specllama import Llama
 from specllama.drop_in.view import Call
 from specllama.drop_in.watch import Watch
-from specllama.many.outcomes import Outcome
+from specllama.many.outcomes import Outcome, takes_the_model_alone
 from specllama.server.errors import error_body, status_of
 from specllama.server.request_limits import checked
 from specllama.server.requests import ChatRequest, CompletionRequest
@@ -21,7 +21,9 @@ from .answers import REQUEST_ID
 from .line import Line
 from .plain import NO_STREAMS, problem_of
 
-_MODELS: dict[str, type[ChatRequest | CompletionRequest]] = {
+Body = ChatRequest | CompletionRequest
+
+_MODELS: dict[str, type[Body]] = {
     "/v1/chat/completions": ChatRequest,
     "/v1/completions": CompletionRequest,
 }
@@ -31,19 +33,16 @@ class LineError(ValueError):
     """A line that is no request."""
 
 
-def generate(llm: Llama, call: Call, line: Line, defaults: dict[str, Any], name: str) -> dict[str, Any]:
-    """The body of the response to one line.
+def body_of(line: Line, defaults: dict[str, Any]) -> Body:
+    """The checked body of one line.
 
     Args:
-        llm: generates the answer.
-        call: the slot to generate in, and the watch to tell.
         line: the request.
         defaults: the fields that the request may leave out.
-        name: the model's name, unless the request has one.
 
     Raises:
         LineError: the method, the URL or the body is not known.
-        Exception: the body is wrong, or generating has failed.
+        HTTPException: the body is wrong.
     """
     method, url, given = (line.content.get(field) for field in ("method", "url", "body"))
     if method not in ("POST", None):
@@ -54,7 +53,26 @@ def generate(llm: Llama, call: Call, line: Line, defaults: dict[str, Any], name:
         raise LineError(f"`body` must be an object with the fields of {url}")
     if given.get("stream"):
         raise LineError(NO_STREAMS)
-    body = checked({**defaults, **{field: value for field, value in given.items() if value is not None}}, _MODELS[url])
+    return checked({**defaults, **{field: value for field, value in given.items() if value is not None}}, _MODELS[url])
+
+
+def is_alone(body: Body) -> bool:
+    """Whether only the Llama's own context can generate the texts."""
+    return any(takes_the_model_alone(dict(text)) for text in body.texts())
+
+
+def generate(llm: Llama, call: Call, body: Body, name: str) -> dict[str, Any]:
+    """The body of the response to one line.
+
+    Args:
+        llm: generates the answer.
+        call: the slot to generate in, and the watch to tell.
+        body: the checked body of the request.
+        name: the model's name, unless the request has one.
+
+    Raises:
+        Exception: the body asks for what cannot be done, or generating has failed.
+    """
     body.require_room(llm)
     body.model = body.model or name
     work = answering(llm, body, body.texts(), lambda text, watch: contextlib.nullcontext(call))

@@ -57,6 +57,7 @@ class ChatAnswer:
         self._keeps_thoughts = keeps_thoughts
         self._is_free = True
         self._is_thinking = False
+        self._is_cut_off = False
         self.shown = special_tokens(llama, self._form, self._thoughts)
 
     @property
@@ -84,6 +85,10 @@ class ChatAnswer:
             return dataclasses.replace(self._begun, is_thinking=self._is_thinking)
         return grammar
 
+    def completed(self, reason: str) -> None:
+        """Note why a completion has ended: ``stop`` or ``length``."""
+        self._is_cut_off = self._is_cut_off or reason == "length"
+
     def follow(self) -> Callable[[bytes], bool] | None:
         """A function that is given each piece of the text and returns whether the answer is over.
 
@@ -105,9 +110,31 @@ class ChatAnswer:
     def read(self, answer: Any) -> Any:
         """A chat handler's response or chunks, with thoughts and calls moved out of the text into their own fields."""
         if isinstance(answer, Iterator):
-            answer = _named_once(answer)
+            answer = self._as_openai_has_them(answer)
             return self._chunks(answer) if self.is_read else answer
+        for choice in _choices(answer):
+            self._tell_cut_off(choice)
         return self._response(answer) if self.is_read else answer
+
+    def _as_openai_has_them(self, chunks: Iterator[Any]) -> Generator[Any, None, None]:
+        """A chat handler's chunks, in which only the first part of a call has its id, type and name.
+
+        llama_cpp's handlers write these in each part. OpenAI's clients join the texts of all parts.
+        """
+        named: set[Any] = set()
+        try:
+            for chunk in chunks:
+                for choice in _choices(chunk):
+                    _name_once(choice, named)
+                    self._tell_cut_off(choice)
+                yield chunk
+        finally:
+            getattr(chunks, "close", lambda: None)()
+
+    def _tell_cut_off(self, choice: Any) -> None:
+        """Report a call that was cut off, as OpenAI does. llama_cpp's handlers do not."""
+        if self._is_cut_off and choice.get("finish_reason") in ("tool_calls", "function_call"):
+            choice["finish_reason"] = "length"
 
     def _reader(self) -> Reader:
         reading = Reading(self._tools, parallel=self._parallel, has_calls=self._form is not None)
@@ -190,26 +217,21 @@ def _joined(first: Delta, last: Delta) -> Delta:
     return joined
 
 
-def _named_once(chunks: Iterator[Any]) -> Generator[Any, None, None]:
-    """A chat handler's chunks, in which only the first part of a call has its id, type and name.
+def _choices(item: Any) -> Any:
+    """The choices of a response or a chunk. A handler that the user has written may give anything."""
+    return item.get("choices", ()) if isinstance(item, dict) else ()
 
-    llama_cpp's handlers write these in each part. OpenAI's do not, and its clients join the texts of all parts.
-    """
-    named: set[Any] = set()
-    try:
-        for chunk in chunks:
-            for choice in chunk.get("choices", ()) if isinstance(chunk, dict) else ():
-                delta = choice.get("delta") or {}
-                older = delta.get("function_call")
-                for call in (*(delta.get("tool_calls") or ()), *([{"function": older}] if older else [])):
-                    place = choice.get("index"), call.get("index"), call.get("id")
-                    if place in named:
-                        for part, name in ((call, "id"), (call, "type"), (call["function"], "name")):
-                            part.pop(name, None)
-                    named.add(place)
-            yield chunk
-    finally:
-        getattr(chunks, "close", lambda: None)()
+
+def _name_once(choice: Any, named: set[Any]) -> None:
+    """Remove the id, type and name from the parts of calls that are in `named`. The others are added to it."""
+    delta = choice.get("delta") or {}
+    older = delta.get("function_call")
+    for call in (*(delta.get("tool_calls") or ()), *([{"function": older}] if older else [])):
+        place = choice.get("index"), call.get("index"), call.get("id")
+        if place in named:
+            for part, name in ((call, "id"), (call, "type"), (call["function"], "name")):
+                part.pop(name, None)
+        named.add(place)
 
 
 def _with_logprobs_of(held: Any, new: Any) -> Any:

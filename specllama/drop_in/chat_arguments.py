@@ -28,7 +28,8 @@ _OF_JSON_SCHEMA = {"name", "description", "schema", "strict"}
 _OF_FUNCTION = {"name", "description", "parameters", "strict", "return"}
 _FORMATS = ("text", "json_object", "json_schema")
 _NO_PARAMETERS = {"type": "object", "properties": {}}  # OpenAI's meaning of a function without parameters
-_CHOICES = (None, "none", "auto")
+CHOICES = (None, "none", "auto")
+"""Values of ``tool_choice`` and ``function_call`` that force no call."""
 
 
 def checked_chat(llama: BaseLlama, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,7 +256,7 @@ def _forced_function(given: Mapping[str, Any]) -> str:
             raise ValueError(f"{one} and {other} mean the same: leave out {other}, its older name")
     name = "function_call" if given.get("function_call") else "tool_choice"
     choice = given.get(name)
-    if choice in _CHOICES:
+    if choice in CHOICES:
         return ""
     functions = [*(given.get("functions") or ()), *(_function_of(tool) for tool in given.get("tools") or ())]
     known = [function.get("name") for function in functions if isinstance(function, Mapping)]

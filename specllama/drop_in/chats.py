@@ -9,8 +9,11 @@ from typing import Any, cast
 from specllama.grammars.schemas import schemas_by_grammar, warn_of_schemas, with_grammar_of_format
 
 from .base_class import BaseLlama, file_of
+from .chat_answers import ChatAnswer
 from .chat_arguments import checked_chat, left_out_by_handlers, with_left_out
 from .continued import with_continued
+from .forced_calls import with_forced_calls
+from .lending import lent
 from .messages import template_errors
 from .prompt_tokens import prompt_tokens_of
 from .template_fields import given_fields, handler_giving
@@ -56,11 +59,12 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
     """
     fields = given_fields(options.pop("chat_template_kwargs", None), options.pop("reasoning_effort", None))
     is_continued = options.pop("continue_final_message", None)
+    parallel = options.pop("parallel_tool_calls", None) is not False
     given, continued = with_continued(llm, {**options, "messages": list(messages)}, is_continued)
     chat = checked_chat(llm, given)
     schemas, of_format = schemas_by_grammar(chat), with_grammar_of_format(chat)
     warn_of_schemas(chat)
-    chat = of_format
+    chat, forced = with_forced_calls(llm, of_format, parallel=parallel)
     asked = left_out_by_handlers(llm, chat)
     llama = cast(EngineLlama, llm)
     call = dataclasses.replace(
@@ -77,7 +81,11 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
         raise ValueError(
             f"the chat handler of {file_of(llm)} asks for no completion: it cannot be rendered as a prompt"
         )
-    return cast(ChatCall, noting.call)
+    found = cast(ChatCall, noting.call)
+    if forced is not None:
+        answer = ChatAnswer(llm, chat, forced, parallel=parallel)
+        found.options["grammar"] = answer.begins_behind(lent(llm), found.tokens, forced.grammar)
+    return found
 
 
 def render_chat(llm: BaseLlama, message: str) -> RenderedPrompt:

@@ -27,7 +27,7 @@ from .echo import Echo, echo_of_text, echo_of_tokens
 from .lending import lent
 from .logprobs import LogprobLog, prompt_logprobs
 from .prediction import prediction_usage
-from .prompt_tokens import checked_prompt, leading_tokens, prompt_tokens_of
+from .prompt_tokens import checked_prompt, leading_tokens, place_of_prompt, prompt_tokens_of
 from .requests import request_of
 from .saved_state import StateError
 from .seeds import seed_for_completion
@@ -57,11 +57,12 @@ class Completion:
         self._prompt = checked_prompt(arguments["prompt"])
         self._echo: bool = arguments["echo"]
         self._stream: bool = arguments["stream"]
-        self._num_logprobs = _checked_logprobs(arguments["logprobs"])
+        self._num_logprobs = _checked_logprobs(arguments["logprobs"], llama.n_vocab())
         self._id = f"cmpl-{uuid.uuid4()}"
         self._created = int(time.time())
         self._model_name = llama.model_path if arguments["model"] is None else arguments["model"]
-        self._prompt_tokens = prompt_tokens_of(llama, self._prompt, arguments["suffix"])
+        self._suffix = arguments["suffix"]
+        self._prompt_tokens = prompt_tokens_of(llama, self._prompt, self._suffix)
         self._warn_double_bos()
         self._max_tokens = self._room_for(arguments["max_tokens"])
         stops = [text.encode("utf-8") for text in checked_stops(arguments["stop"])]
@@ -81,7 +82,7 @@ class Completion:
         self._log, self._prompt_log = self._new_log(), self._new_log()
         self._generation = Generation(call.slot, self._request(arguments))
         self._watch = call.watch
-        self._origins: list[Origin] = []  # the origins of the assembler's tokens, for the watch
+        self._origins: list[Origin] = []  # the origins of the assembler's tokens
         self._num_shown = 0  # tokens that the watch has been told of
         self._finish_reason = "length"
 
@@ -144,18 +145,17 @@ class Completion:
             entries = prompt_logprobs(llama.engine, self._prompt_tokens, self._num_logprobs, self._call.listener)
             tokens = self._echoed.tokens
             self._prompt_log.add_prompt(tokens, entries[len(entries) - len(tokens) :])
-        if self._call.is_prompt_only:
-            return
         ends_text = llama.engine.model.ends_text
         try:
+            if self._call.is_prompt_only:
+                return
             for token in self._generation:
                 if ends_text(token):
                     self._finish_reason = "stop"
                     return
                 if self._log is not None:
                     self._log.add(token, self._generation.logits())
-                if self._watch is not None:
-                    self._origins.append(self._generation.origin)
+                self._origins.append(self._generation.origin)
                 stopped = assembler.add(token) or self._ends_answer(token)
                 yield
                 if stopped:
@@ -167,8 +167,9 @@ class Completion:
                 self._finish_reason = "stop"
         finally:
             self._generation.close()
+            if self._call.answer is not None:
+                self._call.answer.completed(self._finish_reason)
             if self._watch is not None:
-                self._watch.finish_reason = self._finish_reason
                 self._watch.stopped_by = assembler.stopped_by
 
     def _ends_answer(self, token: int) -> bool:
@@ -251,7 +252,7 @@ class Completion:
     def _prediction_usage(self) -> dict[str, Any]:
         if self._call.prediction is None or not self._generation.has_begun:
             return {}
-        return prediction_usage(self._generation.tally().stats())
+        return prediction_usage(self._generation.tally().stats(), self._origins.count("lookup"))
 
     def _head(self) -> dict[str, Any]:
         return {"id": self._id, "object": "text_completion", "created": self._created, "model": self._model_name}
@@ -279,7 +280,9 @@ class Completion:
         """The prompt as ``echo`` repeats it. A prompt that was given as text has no BOS that it did not have."""
         tokens = token_ids(self._read_tokens, "the prompt", self._model.n_vocab).tolist()
         if isinstance(self._prompt, str):
-            return echo_of_text(self._model, self._prompt, tokens[len(leading_tokens(self._llama)) :])
+            place = place_of_prompt(self._llama, self._prompt, self._suffix, len(tokens))
+            echo = echo_of_text(self._model, self._prompt, tokens[place])
+            return echo.between(tokens[len(leading_tokens(self._llama)) : place.start], tokens[place.stop :])
         if has_own_tokenizer(self._llama):
             return echo_of_tokens(self._model, tokens)
         return echo_of_text(self._model, self._prompt_text, tokens)
@@ -338,8 +341,10 @@ def _checked_max_tokens(value: Any) -> int:
     return checked_index("max_tokens", value, "an int, or None for as many as fit")
 
 
-def _checked_logprobs(value: Any) -> int | None:
-    """How many alternatives to give for each token; None for no log-probabilities."""
+def _checked_logprobs(value: Any, n_vocab: int) -> int | None:
+    """How many alternatives to give for each token, at most all; None for no log-probabilities."""
     if value is None or isinstance(value, bool):  # chats give a bool, which llama_cpp takes as a number
         return None if value is None else int(value)
-    return checked_index("logprobs", value, "a whole number: how many alternatives to give for each token")
+    return min(
+        n_vocab, checked_index("logprobs", value, "a whole number: how many alternatives to give for each token")
+    )

@@ -31,6 +31,11 @@ class Echo:
         edges = [0, *self.offsets[1:], len(self.text)]
         return [self.text[start:end] for start, end in itertools.pairwise(edges)]
 
+    def between(self, before: Sequence[int], behind: Sequence[int]) -> Echo:
+        """The echo with further tokens around it, which have none of the text."""
+        offsets = [0] * len(before) + self.offsets + [len(self.text)] * len(behind)
+        return Echo(self.text, [*before, *self.tokens, *behind], offsets)
+
 
 def echo_of_tokens(model: Model, tokens: Sequence[int]) -> Echo:
     """The echo of a prompt that was given as tokens. The text of special tokens is their name."""

@@ -66,12 +66,15 @@ def corpus_of(llama: EngineLlama, call: Call, prompt: Sequence[int]) -> list[int
     return [*only_tokens(list(prompt))[-_LINK:], *continuation_tokens(llama, call.prediction, special=False)]
 
 
-def prediction_usage(stats: Stats) -> dict[str, Any]:
-    """OpenAI's fields of ``usage`` for a prediction: how many looked-up tokens the target has accepted and rejected.
+def prediction_usage(stats: Stats, accepted: int) -> dict[str, Any]:
+    """OpenAI's fields of ``usage`` for a prediction: how many looked-up tokens are in the completion, and how many not.
 
     Tokens that were looked up in the text itself count, too.
+
+    Args:
+        stats: the statistics of the completion.
+        accepted: how many of its tokens were looked up. The target accepts more where a text ends within a draft.
     """
     found = stats.per_drafter.get("lookup", DrafterStats())
-    accepted = found.num_accepted_tokens
     counts = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": found.num_draft_tokens - accepted}
     return {"completion_tokens_details": counts}

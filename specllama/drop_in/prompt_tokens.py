@@ -58,6 +58,16 @@ def prompt_tokens_of(llama: BaseLlama, prompt: str | list[int], suffix: str | No
     return [*leading_tokens(llama), *body, *trailing]
 
 
+def place_of_prompt(llama: BaseLlama, prompt: str, suffix: str | None, count: int) -> slice:
+    """Where the tokens of the text itself are, among the `count` tokens that `prompt_tokens_of` makes of it."""
+    start = len(leading_tokens(llama))
+    if suffix is None or _fim_tokens(llama, suffix) is None:
+        return slice(start, count)
+    size = len(_plain(llama, prompt))
+    start = count - 1 - size if llama.spm_infill else start + 1  # one token is before the gap, or before the prefix
+    return slice(start, start + size)
+
+
 def continuation_tokens(llama: BaseLlama, text: str, special: bool = True) -> list[int]:
     """The tokens of a text that continues another one.
 

@@ -29,6 +29,9 @@ class Answer(Protocol):
     def begins_behind(self, model: Model, prompt: Sequence[int], grammar: Any) -> Any:
         """Look at the prompt. Returns the grammar of the answer."""
 
+    def completed(self, reason: str) -> None:
+        """A completion has ended for this reason: ``stop`` or ``length``."""
+
     def follow(self) -> Callable[[bytes], bool] | None:
         """A function that is given each piece of the text and returns whether it ends the answer; None if none can."""
 

@@ -25,8 +25,6 @@ class Watch(Listener):
         self._ended = Tally()
         self._running: Callable[[], Tally] | None = None
         self._shown: list[tuple[int, Origin]] = []
-        self.finish_reason = "stop"
-        """The reason why the last completion ended: ``stop`` or ``length``."""
         self.stopped_by: str | None = None
         """The stop string that ended the last completion; None for any other end."""
         self.num_prompt_tokens = 0
@@ -35,6 +33,8 @@ class Watch(Listener):
         """Whether a chat handler decodes the prompts by itself, as those for images do. They are not cached then."""
         self.num_shown = 0
         """The number of tokens in all texts, without those that ended a text."""
+        self.num_looked_up = 0
+        """The number of tokens in all texts that were looked up."""
         self.first_token_at: float | None = None
         """The time of the first token of any text, by ``time.monotonic``. It is known once a text has ended."""
         self._began_at = 0.0
@@ -82,9 +82,10 @@ class Watch(Listener):
 
     def show(self, tokens: Iterable[tuple[int, Origin]]) -> None:
         """Note the tokens (id, origin) of the piece of text that is handed out next."""
-        before = len(self._shown)
-        self._shown.extend(tokens)
-        self.num_shown += len(self._shown) - before
+        new = list(tokens)
+        self._shown += new
+        self.num_shown += len(new)
+        self.num_looked_up += sum(origin == "lookup" for _, origin in new)
 
     def take_shown(self) -> list[tuple[int, Origin]]:
         """The tokens (id, origin) noted since the last call."""

@@ -22,6 +22,7 @@ from .drafts.draft import Draft
 from .going import ClosedWhenGone
 from .listener import SILENT
 from .model import token_ids
+from .position import Position
 from .request import Chooser, Request, checked_callables
 from .slot import Slot, raise_busy
 
@@ -308,7 +309,8 @@ class Generation(ClosedWhenGone, Iterator[int]):
             if self._draft is not None and options.most_draft_tokens > 0:
                 slot.account.warn_once(f"{request.chooser.reason}: decoding plainly, without the draft")
         position, held = slot.position, slot.sequence.num_tokens
-        processor = functools.partial(_processed, self._processors)  # the loop keeps only the list of processors alive
+        # The loop keeps only the list of processors alive, and the position.
+        processor = functools.partial(_processed, self._processors, position)
         try:
             self._loop.begin(
                 tokens,
@@ -391,6 +393,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
     def _stops(self) -> bool:
         if not self._criteria:
             return False
+        self._note(self._end)  # a criterion may read the history from the Llama
         history, logits = self._slot.position.ids[: self._end], self._loop.logits(self._row)
         answers = [criterion(history, logits) for criterion in self._criteria]  # all are called, as in llama_cpp
         self.stopped_by_criteria = any(answers)
@@ -461,9 +464,13 @@ def _no_end(error: StopIteration) -> RuntimeError:
 
 
 def _processed(
-    processors: list[Callable[..., Any]], input_ids: npt.NDArray[np.intc], scores: npt.NDArray[np.single]
+    processors: list[Callable[..., Any]],
+    position: Position,
+    input_ids: npt.NDArray[np.intc],
+    scores: npt.NDArray[np.single],
 ) -> Any:
-    """Apply the logits processors to the scores, one after the other."""
-    for processor in processors:
-        scores = processor(input_ids, scores)
+    """Apply the logits processors to the scores, one after the other. They may read the history from the Llama."""
+    with position.shown(input_ids):
+        for processor in processors:
+            scores = processor(input_ids, scores)
     return scores

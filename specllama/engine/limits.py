@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 LARGEST_INT = 2**31 - 1  # the largest int of C
+LARGEST_FLOAT = 3.4028234663852886e38  # the largest float of C
 MOST_THREADS = 512  # ggml's GGML_MAX_N_THREADS
 MOST_DRAFT_TOKENS = 512  # chosen by us: no draft is accepted that far
 

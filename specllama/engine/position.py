@@ -11,8 +11,9 @@ with these numbers continues after this very image, as long as the memory holds 
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +63,18 @@ class Position:
     def move(self, evaluated: int, held: int) -> None:
         """Set both numbers, as a generation goes on."""
         self.evaluated, self.held = evaluated, held
+
+    @contextlib.contextmanager
+    def shown(self, tokens: npt.NDArray[np.intc]) -> Iterator[None]:
+        """A block in which the position says that these tokens are evaluated, for functions of the user's."""
+        before, num_changes = self.evaluated, self.num_changes
+        self.ids[: len(tokens)] = tokens
+        self.evaluated = len(tokens)
+        try:
+            yield
+        finally:
+            if self.num_changes == num_changes:
+                self.evaluated = before
 
     def change(self, evaluated: int) -> None:
         """Record a change by other code than a generation: the memory holds this many tokens, perhaps other ones."""

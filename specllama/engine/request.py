@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from specllama import _core
 
-from .limits import LARGEST_INT
+from .limits import LARGEST_FLOAT, LARGEST_INT
 from .listener import SILENT, Listener
 from .model import Model
 from .options import Options
@@ -161,7 +162,12 @@ def _biases(given: dict[Any, Any], n_vocab: int) -> Iterator[tuple[int, float]]:
             )
         if isinstance(bias, bool) or not isinstance(bias, numbers.Real):
             raise TypeError(f"logit_bias: {bias!r:.100} for token {number} must be a number")
-        yield number, float(bias)
+        if not bias <= LARGEST_FLOAT:
+            raise ValueError(
+                f"logit_bias: {bias!r:.100} for token {number} is not a usable value: it must be at most 3.4e38, or "
+                "-inf to ban the token"
+            )
+        yield number, -math.inf if bias < -LARGEST_FLOAT else float(bias)
 
 
 def checked_callables(name: str, given: Any) -> list[Callable[..., Any]]:

@@ -88,7 +88,8 @@ class Texts:
 
         Raises:
             ClosedError: the Llama is closed.
-            BusyError: texts are under way with room for fewer than ``count``; or one of them has called this.
+            BusyError: texts are under way with room for fewer than ``count``, or with another draft; or one of them has
+                called this.
             MemoryError: there is no room for so many.
             RuntimeError: this is a fork, and texts were under way in its parent, or it would use a GPU.
         """
@@ -110,6 +111,11 @@ class Texts:
             is_fitting = self._count >= count and self._draft == (draft, _is_usable(draft))
             if self._contexts is not None and is_fitting:
                 return count
+            if self._takers and self._count >= count:
+                raise _core.BusyError(
+                    f"{len(self._takers)} texts are under way with the draft as it was before: wait for them, because "
+                    "texts at once have one draft"
+                )
             if self._takers:
                 raise _core.BusyError(
                     f"{len(self._takers)} texts are under way at {self._count} slots: wait for them before asking for "

@@ -18,6 +18,7 @@ from .writable import unwritable
 # Whether llama.cpp survives loops without text (its pull request 18604) and great repetitions. From this release on it
 # does; some releases before may, too.
 _RECENT = tuple(map(int, re.findall(r"\d+", llama_cpp.__version__)[:3])) >= (0, 3, 26)
+_HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
 
 
 def end_tokens(model: Model) -> list[int]:
@@ -68,6 +69,8 @@ class Gbnf:
         """
         if "\0" in self.text:  # C would take the text to end there
             raise ValueError("the grammar has a null character in it: take it out")
+        if _HALF.search(self.text + self.root):
+            raise ValueError("the grammar has half of a surrogate pair in it, which is no character: take it out")
         check_gbnf(self.text, _RECENT)
         return _core.Grammar(libllama.API, model.vocab, model.once(_first_bytes), self.text, self.root)
 
@@ -78,6 +81,7 @@ def sequence_breakers_of(model: Model, texts: tuple[str, ...]) -> _core.Sequence
     Raises:
         ValueError: a text that is empty or too long, or too many texts.
     """
+    "".join(texts).encode()  # half of a surrogate pair, which C++ cannot read, is named here
     # For a text of several characters, llama.cpp tokenizes what is left after its first token.
     known = (text for text in texts if len(text) == 1 or not unwritable(model, text.encode(), special=False))
     return model.once(_LastBreakers)(tuple(known))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Sized
@@ -115,8 +114,9 @@ class ParallelCompletions:
         jobs = (self._job(llama, method, item, name, common) for item in items)
         outcomes = Outcomes(llama, count, jobs)
         if stream:
+            outcomes.start()
             return outcomes
-        with contextlib.closing(outcomes):
+        with outcomes:
             shown = is_terminal(sys.stderr) if progress is None else progress
             total = len(items) if isinstance(items, Sized) else None
             watched: Iterator[Outcome] = progress_bar(outcomes, total) if shown and has_stderr() else outcomes

@@ -80,9 +80,20 @@ class Outcomes(Iterator[Outcome]):
         self._threads = [
             threading.Thread(target=self._work, name=f"specllama-text-{number}", daemon=True) for number in range(count)
         ]
-        self._num_working = count
-        for thread in self._threads:
-            thread.start()
+        self._num_working = 0  # threads that may still put something into the queue
+
+    def start(self) -> None:
+        """Start the threads, unless they have been started. If this is interrupted, they end."""
+        if self._num_working or self._closed.is_set():
+            return
+        try:
+            for thread in self._threads:
+                self._num_working += 1
+                thread.start()
+        except BaseException as error:
+            self._interrupted = isinstance(error, KeyboardInterrupt)
+            self.close()
+            raise
 
     def __next__(self) -> Outcome:
         """The next outcome."""
@@ -114,11 +125,12 @@ class Outcomes(Iterator[Outcome]):
             watch.stop()
         last = time.monotonic() + _PATIENCE
         for thread in self._threads:
-            if thread is not threading.current_thread():
+            if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(max(0.0, last - time.monotonic()) if self._interrupted else None)
 
     def __enter__(self) -> Outcomes:
-        """The outcomes. They are closed at the end of the block."""
+        """The outcomes. The texts begin, and are closed at the end of the block."""
+        self.start()
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -37,9 +37,8 @@ class Answers:
         if self._request.stream:
             yield from self._chunks(given, watch)
         else:
-            item = self._ended(given, watch)
-            usage_of_it = {**item["usage"], **_cached([watch])}
-            yield {**item, "usage": usage_of_it, **self._tokens(watch), **self._more(watch), **timings_field([watch])}
+            usage_of_it = {**given["usage"], **_cached([watch])}
+            yield {**given, "usage": usage_of_it, **self._tokens(watch), **self._more(watch), **timings_field([watch])}
 
     def _chunks(self, chunks: Any, watch: Watch) -> Generator[Item, None, None]:
         held: Item | None = None  # the last chunk, held back until the timings are complete
@@ -53,18 +52,10 @@ class Answers:
         if held is None:
             return
         done = timings_field([watch])
-        held = self._ended(held, watch)
         yield {**held, **self._tokens(watch), **self._more(watch), **done}
         options = self._request.stream_options
         if options is not None and options.include_usage:
             yield {**held, "choices": [], "usage": usage(self._request, [watch]), **done}
-
-    def _ended(self, item: Item, watch: Watch) -> Item:
-        """Reports a tool call that was cut off, as OpenAI does; llama_cpp does not."""
-        choice = item["choices"][0]
-        if choice["finish_reason"] in ("tool_calls", "function_call") and watch.finish_reason == "length":
-            return {**item, "choices": [{**choice, "finish_reason": "length"}]}
-        return item
 
     def _more(self, watch: Watch) -> Item:
         """Fields of llama-server: warnings of what had no effect, and the stop string that ended the answer."""
@@ -88,7 +79,7 @@ def usage(request: CompletionRequest | ChatRequest, watches: Sequence[Watch]) ->
         "completion_tokens": num_generated,
         "total_tokens": num_prompt + num_generated,
         **_cached(firsts),
-        **(prediction_usage(_stats(watches)) if request.prediction else {}),
+        **(prediction_usage(_stats(watches), sum(w.num_looked_up for w in watches)) if request.prediction else {}),
     }
 
 

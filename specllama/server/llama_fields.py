@@ -95,8 +95,8 @@ def as_ours(body: Mapping[str, Any], *, is_chat: bool) -> dict[str, Any]:
     return _of_chats(plain) if is_chat else plain
 
 
-def _without_samplers(given: Any) -> dict[str, Any]:
-    """Returns values that turn off the samplers that `given` does not name.
+def samplers_named(given: Any) -> list[str]:
+    """The samplers that a request asks for, by their first names.
 
     Raises:
         ValueError: a name is unknown, or the order is not ours.
@@ -110,6 +110,16 @@ def _without_samplers(given: Any) -> dict[str, Any]:
             raise ValueError(f'"samplers" has {name!r:.60}, which there is not: it may have {", ".join(ORDER)}')
     if known != [name for name in ORDER if name in known]:
         raise ValueError(f'"samplers" has another order than {", ".join(ORDER)}, which is fixed: send them in this one')
+    return known
+
+
+def _without_samplers(given: Any) -> dict[str, Any]:
+    """Returns values that turn off the samplers that `given` does not name.
+
+    Raises:
+        ValueError: see `samplers_named`.
+    """
+    known = samplers_named(given)
     return {field: value for name in ORDER if name not in known for field, value in _OFF[name].items()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import llama_cpp
@@ -28,6 +28,11 @@ from .requests import ChatRequest, DetokenizeRequest, KnownFields
 from .worker import Worker
 
 _TEMPLATE = "tokenizer.chat_template"
+_OF_PROMPT = (
+    *("tools", "tool_choice", "functions", "function_call"),
+    *("chat_template_kwargs", "reasoning_effort", "continue_final_message"),
+)
+"""The fields of a chat that its prompt may depend on, besides the messages."""
 
 
 def _content(given: Any) -> str | list[str | int]:
@@ -78,20 +83,14 @@ def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, wo
         text = await bodies.run(functools.partial(llm.engine.text, special=True), tokens)
         return {"content": text.decode("utf-8", errors="replace")}
 
-    @app.post("/apply-template", openapi_extra=with_body(ChatRequest))
-    async def apply_template(request: Request) -> dict[str, str]:
-        body = await bodies.parsed(request, ChatRequest)
-        await bodies.run(body.require_room, llm)
-        call = await bodies.run(chat_prompt, llm, body)
-        text = llm.engine.text(call.tokens, special=True).decode("utf-8", "replace") if call.text is None else call.text
-        return {"prompt": text}
+    @app.post("/apply-template", response_model=None, openapi_extra=with_body(ChatRequest))
+    async def apply_template(request: Request) -> Response:
+        return await _prompt_told(request, bodies, llm, lambda call: {"prompt": _text_of(llm, call)})
 
-    @app.post("/chat/completions/input_tokens", include_in_schema=False)
-    @app.post("/v1/chat/completions/input_tokens", openapi_extra=with_body(ChatRequest))
-    async def count(request: Request) -> dict[str, Any]:
-        body = await bodies.parsed(request, ChatRequest)
-        await bodies.run(body.require_room, llm)
-        return counted(await bodies.run(chat_prompt, llm, body))
+    @app.post("/chat/completions/input_tokens", include_in_schema=False, response_model=None)
+    @app.post("/v1/chat/completions/input_tokens", response_model=None, openapi_extra=with_body(ChatRequest))
+    async def count(request: Request) -> Response:
+        return await _prompt_told(request, bodies, llm, counted)
 
     @app.get("/props")
     async def props() -> dict[str, Any]:
@@ -102,6 +101,22 @@ def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, wo
         if fail_on_no_slot and worker.num_running == worker.max_running:
             return error_reply(HTTPException(503, f"all {worker.max_running} slots are busy: try again"))
         return JsonReply([_slot(llm, number, worker) for number in range(worker.max_running)])
+
+
+async def _prompt_told(
+    request: Request, bodies: Bodies, llm: Llama, told: Callable[[ChatCall], dict[str, Any]]
+) -> Response:
+    """Answers with what `told` says of a chat's prompt."""
+    try:
+        body = await bodies.parsed(request, ChatRequest)
+        await bodies.run(body.require_room, llm)
+        return JsonReply(told(await bodies.run(chat_prompt, llm, body)))
+    except Exception as error:  # a chat handler may raise anything
+        return error_reply(error)
+
+
+def _text_of(llm: Llama, call: ChatCall) -> str:
+    return llm.engine.text(call.tokens, special=True).decode("utf-8", "replace") if call.text is None else call.text
 
 
 def _slot(llm: Llama, number: int, worker: Worker) -> dict[str, Any]:
@@ -155,15 +170,15 @@ def counted(call: ChatCall) -> dict[str, Any]:
 def chat_prompt(llm: Llama, body: ChatRequest) -> ChatCall:
     """The prompt that the chat template makes of a chat."""
     messages: Any = [message.model_dump(exclude_unset=True) for message in body.messages]
-    names = ("tools", "tool_choice", "chat_template_kwargs", "reasoning_effort", "continue_final_message")
-    return chat_call(llm, messages, **{name: getattr(body, name) for name in names})
+    return chat_call(llm, messages, **{name: getattr(body, name) for name in _OF_PROMPT})
 
 
-def generation_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+def generation_settings(given: Mapping[str, Any], samplers: Sequence[str] = ORDER) -> dict[str, Any]:
     """All settings of a generation, with llama-server's names.
 
     Args:
         given: the fields of a completion that have a value. Others get their defaults.
+        samplers: the names of the samplers that are applied.
     """
     asked = {name: value for name, value in given.items() if value is not None}
     numbers = {**CHAIN, **DEFAULTS, "repeat_last_n": CHAIN["penalty_last_n"], "mirostat_tau": 5.0, "mirostat_eta": 0.1}
@@ -185,7 +200,7 @@ def generation_settings(given: Mapping[str, Any]) -> dict[str, Any]:
             {"token": token, "bias": False if bias == -math.inf else bias}  # JSON has no infinity
             for token, bias in asked.get("logit_bias", {}).items()
         ],
-        "samplers": list(ORDER),
+        "samplers": list(samplers),
         **dict.fromkeys(("min_keep", "n_keep", "n_discard"), 0),
     }
 

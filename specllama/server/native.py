@@ -18,6 +18,7 @@ from .document import with_body
 from .errors import error_body
 from .generating import Generating
 from .job import Item
+from .llama_fields import ORDER, samplers_named
 from .llama_server import generation_settings
 from .other_form import OtherForm, with_fields_of
 from .request_limits import checked
@@ -202,7 +203,7 @@ class _Told:
             "model": last["model"],
             "tokens_predicted": len(text.tokens),
             "tokens_evaluated": num_prompt,
-            "generation_settings": generation_settings(self._asked.model_dump()),
+            "generation_settings": generation_settings(self._asked.model_dump(), self._samplers()),
             "prompt": prompt if isinstance(prompt, str) else self._text_of(prompt),
             "has_new_line": "\n" in whole_text,
             "truncated": False,
@@ -216,6 +217,9 @@ class _Told:
             whole["completion_probabilities"] = text.probabilities
         paths = self._request.response_fields
         return {path: found for path in paths if (found := _at(whole, path)) is not None} if paths else whole
+
+    def _samplers(self) -> list[str]:
+        return samplers_named(self._request.others().get("samplers", [*ORDER]))
 
     def _text_of(self, prompt: list[int | str]) -> str:
         ids = ids_of(self._llm, prompt)

@@ -22,7 +22,7 @@ from pydantic import (
 from typing_extensions import Self
 
 from specllama import Llama
-from specllama.drop_in.chat_arguments import require_known
+from specllama.drop_in.chat_arguments import CHOICES, require_known
 from specllama.drop_in.formats.kinds import taught_by
 from specllama.drop_in.images import decodes_by_itself, reads_images
 from specllama.drop_in.messages import template_of
@@ -44,7 +44,12 @@ _OURS = {
     "reasoning_format",
 }
 _OF_CHATS = {"response_format", "tools", "functions", "tool_choice", "function_call"}  # they say what an answer must be
-_ENDED = {"grammar", "response_format"}  # with these an answer ends by itself
+_ENDLESS: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("grammar", "json_schema"), (None,)),
+    "response_format": (None, {"type": "text"}),
+    **dict.fromkeys(("tool_choice", "function_call"), CHOICES),
+}
+"""Fields with which an answer ends by itself, but for these values."""
 _THEIRS = {"n", "best_of", "user", "logit_bias_type", "add_generation_prompt"}  # no method of Llama takes these
 _IMAGE = "image_url"
 OnePrompt = str | list[int | str]
@@ -212,8 +217,8 @@ class Additions(ChainFields, SamplerFields):
                 raise ValueError(f'"{name}" is for /v1/chat/completions: ask there, or leave it out')
         if "stream_options" in plain and not plain.get("stream"):
             raise ValueError('"stream_options" is for streams: send "stream": true with it, or leave it out')
-        if plain.get("ignore_eos") is True and (ended := _ENDED & plain.keys()):
-            raise ValueError(f'"ignore_eos" and "{min(ended)}" disagree: what that asks for has an end; leave one out')
+        if plain.get("ignore_eos") is True and (ended := _ended_by(plain)):
+            raise ValueError(f'"ignore_eos" and "{ended}" disagree: what that asks for has an end; leave one out')
         return plain
 
     def warnings(self, llm: Llama) -> list[str]:
@@ -238,6 +243,11 @@ class Additions(ChainFields, SamplerFields):
             self.model_copy(update={"n": None, "stream_options": None, "seed": _seed_of(self.seed, number)})
             for number in range(count)
         ]
+
+
+def _ended_by(body: dict[str, Any]) -> str | None:
+    """The field with which an answer ends by itself; None if there is none."""
+    return next((name for name, endless in _ENDLESS.items() if body.get(name) not in endless), None)
 
 
 class CompletionRequest(Additions, CreateCompletionRequest):

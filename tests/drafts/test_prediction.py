@@ -48,6 +48,27 @@ def test_it_is_drafted_from_and_changes_nothing(looking_up: specllama.Llama) -> 
     assert looking_up.stats.num_draft_tokens == 0, "it was for that text alone"
 
 
+def test_only_what_is_in_the_answer_counts(looking_up: specllama.Llama) -> None:
+    """A stop string, a criterion or a limit ends the text within a draft, of which the target has accepted more."""
+    imported("fastapi")
+    from served import serving
+
+    llm = looking_up
+    options: dict[str, Any] = {**GREEDY, "prediction": TEXT, "num_draft_tokens": 15}
+    for end in ({"stop": "w5 "}, {"stopping_criteria": lambda ids, _: len(ids) > 12}, {"max_tokens": 6}):
+        usage = llm.create_completion(PROMPT, **{**options, **end})["usage"]
+        looked_up = [token.origin for token in llm.generate_tokens(PROMPT, **{**options, **end})].count("lookup")
+        num_drafted = llm.stats.num_draft_tokens
+        counts = {"accepted_prediction_tokens": looked_up, "rejected_prediction_tokens": num_drafted - looked_up}
+        assert usage["completion_tokens_details"] == counts and 0 < looked_up < usage["completion_tokens"]
+    with serving(llm) as served:
+        asked = {"prompt": PROMPT, **options, "stop": "w5 "}
+        usages = [served.post("/v1/completions", **asked).json()["usage"]]
+        usages.append(served.events("/v1/completions", **asked, stream_options={"include_usage": True})[-1]["usage"])
+    expected = llm.create_completion(PROMPT, **options, stop="w5 ")["usage"]["completion_tokens_details"]
+    assert [usage["completion_tokens_details"] for usage in usages] == [expected] * 2
+
+
 def test_its_beginning_is_drafted_at_once(looking_up: specllama.Llama) -> None:
     """Behind the prompt, of which nothing is in it."""
     looking_up.create_completion(PROMPT, **{**GREEDY, "max_tokens": 6}, prediction=TEXT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -128,6 +129,30 @@ def test_a_draft_argument_without_a_name(make_llama: MakeLlama, tiny_files: Tiny
 def test_a_bias_of_no_token(make_llama: MakeLlama) -> None:
     with pytest.raises(ValueError, match="logit_bias: token 99999 is out of range: the vocabulary has the tokens 0 to"):
         make_llama().create_completion("the", logit_bias={99999: 1.0})
+
+
+@pytest.mark.parametrize("bias", [1e300, 10**39, float("inf"), float("nan")])
+def test_a_bias_that_is_too_large_is_named_with_its_token(make_llama: MakeLlama, bias: float) -> None:
+    llm = make_llama()
+    with pytest.raises(ValueError, match=re.escape(f"logit_bias: {bias!r} for token 5 is not a usable value")):
+        llm.create_completion("the", logit_bias={5: bias})
+    banned = llm.create_completion("the", max_tokens=4, logit_bias={5: -(10**400)})
+    assert banned["usage"]["completion_tokens"] == 4
+
+
+def test_more_alternatives_than_there_are_tokens(make_llama: MakeLlama) -> None:
+    llm = make_llama()
+    answer: Any = llm.create_completion("the", max_tokens=2, temperature=0.0, logprobs=2**70)
+    assert len(answer["choices"][0]["logprobs"]["top_logprobs"][0]) > llm.n_vocab() // 2, "one for each text"
+    chat: Any = llm.create_chat_completion(
+        [{"role": "user", "content": "the"}], max_tokens=2, logprobs=True, top_logprobs=2**70
+    )
+    assert len(chat["choices"][0]["logprobs"]["content"]) == 2
+
+
+def test_half_of_a_surrogate_pair_in_a_sequence_breaker(make_llama: MakeLlama) -> None:
+    with pytest.raises(UnicodeEncodeError):
+        make_llama().create_completion("the", dry_multiplier=1.0, dry_sequence_breakers=["\ud800"])
 
 
 def test_a_llama_that_its_own_processor_calls(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:

@@ -94,6 +94,26 @@ def test_a_prefix_of_tokens(filling: Opened) -> None:
         assert prompt_of(llm) == expected
 
 
+@pytest.mark.parametrize("spm_infill", [False, True])
+def test_an_echo_has_the_text_where_its_own_tokens_are(filling: Opened, spm_infill: bool) -> None:
+    """Not where the same tokens are in the suffix."""
+    llm = filling(spm_infill=spm_infill)
+    before, behind, _ = marks_of(llm)
+    prompt = "the cat in the cat"
+    settings: dict[str, Any] = {"suffix": " the cat in", "echo": True, **GREEDY}
+    choice = llm.create_completion(prompt, logprobs=0, **settings)["choices"][0]
+    tokens = list(llm.generate_tokens(prompt, **settings))
+    assert "".join(token.text for token in tokens) == choice["text"]
+    ids = [token.id for token in tokens]
+    first, end = ids.index(before), len(ids) - 1 - GREEDY["max_tokens"] if spm_infill else ids.index(behind)
+    own, offsets = tokens[first + 1 : end], choice["logprobs"]["text_offset"]
+    assert "".join(token.text for token in own) == prompt
+    assert len({token.text for token in own}) > 1 and all(token.text for token in own)
+    assert offsets[first + 1 : end] == [sum(len(token.text) for token in own[:i]) for i in range(len(own))]
+    assert set(offsets[: first + 1]) == {0}
+    assert set(offsets[end : -GREEDY["max_tokens"]]) == {len(prompt)}
+
+
 def test_every_way_to_a_completion_fills_the_gap(filling: Opened) -> None:
     llm = filling()
     whole = llm.create_completion("the cat", suffix=" in", **GREEDY)["choices"][0]["text"]

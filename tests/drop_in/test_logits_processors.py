@@ -116,6 +116,52 @@ def test_it_is_called_as_without_a_draft(make_llama: MakeLlama, tiny_files: Tiny
             assert np.allclose(seen[position - len(prompt) + 1][1], logits, atol=1e-4)
 
 
+def test_the_llama_itself_has_the_same_history(pair: Pair) -> None:
+    """As in the base class, where processors and criteria read it from there."""
+
+    def asked(llama: llama_cpp.Llama, **settings: Any) -> Any:
+        def unlike_before(ids: Ids, scores: Scores) -> Scores:
+            assert llama._input_ids.tolist() == ids.tolist()
+            scores[llama.input_ids[: llama.n_tokens]] = -np.inf
+            return scores
+
+        def is_long(ids: Ids, scores: Scores) -> bool:
+            assert llama._input_ids.tolist() == ids.tolist()
+            return llama.n_tokens >= 20
+
+        settings["logits_processor"] = llama_cpp.LogitsProcessorList([unlike_before])
+        settings["stopping_criteria"] = llama_cpp.StoppingCriteriaList([is_long])
+        answer = llama.create_completion(PROMPT, max_tokens=40, temperature=0.0, **settings)
+        return answer["choices"][0], answer["usage"]
+
+    ours, theirs = pair
+    expected = asked(theirs)
+    assert expected[0]["finish_reason"] == "stop"
+    for gamma in (0, 4):
+        for verify in ("rejection", "block", "coupled"):
+            assert asked(ours, num_draft_tokens=gamma, verify=verify) == expected
+            assert ours.n_tokens == 20
+    assert ours.stats.num_drafts > 0
+
+
+@pytest.mark.parametrize("after", [0, 5])
+def test_a_position_that_a_processor_sets(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles, after: int
+) -> None:
+    """What it has set is what the Llama has afterwards."""
+    calls = itertools.count()
+
+    def change(ids: Ids, scores: Scores) -> Scores:
+        if next(calls) == after:
+            llm.n_tokens = 3
+        return scores
+
+    with pytest.raises(RuntimeError, match="was changed during a generation"):
+        text_of(llm, logits_processor=llama_cpp.LogitsProcessorList([change]))
+    assert llm.n_tokens == 3
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
 @pytest.mark.parametrize("gamma", [0, 1, 4, "auto"])
 @pytest.mark.parametrize("verify", ["rejection", "block", "coupled"])
 def test_it_is_not_asked_behind_the_end(

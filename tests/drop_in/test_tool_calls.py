@@ -481,6 +481,15 @@ def test_a_stream_names_a_forced_call_once(saying: Saying, template: str, how: s
     assert "".join(call["arguments"] for call in older) in ("", arguments)
 
 
+@pytest.mark.parametrize("how", FORCED)
+@pytest.mark.parametrize("template", ["chatml-function-calling", HERMES, tiny.CHAT_TEMPLATE])
+def test_a_forced_call_that_is_cut_off(saying: Saying, template: str, how: str) -> None:
+    """llama_cpp's handlers would say that it was called."""
+    named = {"chat_format": template} if template not in (HERMES, tiny.CHAT_TEMPLATE) else {}
+    found = everywhere(saying(["So"], HERMES if named else template, **named), **FORCED[how], max_tokens=3)
+    assert found["why"] == "length"
+
+
 def test_a_stream_names_the_only_allowed_tool_once(saying: Saying) -> None:
     allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "look"}}]}
     asked = {**GREEDY, "tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": allowed}}
@@ -581,6 +590,18 @@ def test_a_model_thinks_before_a_call_that_it_must_make(saying: Saying, template
     found = everywhere(saying(pieces, template), tools=TOOLS[:1], tool_choice="required")
     assert found["reasoning"] == "Hm.." and found["content"] == ""
     assert [name for name, _ in found["calls"]] == ["look"]
+
+
+@pytest.mark.parametrize("template", ["chatml-function-calling", HERMES, BEGINS, tiny.CHAT_TEMPLATE])
+def test_a_conversation_makes_a_call_that_it_must_make(saying: Saying, template: str) -> None:
+    named = {"chat_format": template} if template == "chatml-function-calling" else {}
+    llm = saying(THOUGHT[2:5] if template is BEGINS else ["So"], HERMES if named else template, **named)
+    must: dict[str, Any] = {"tools": TOOLS[:1], "tool_choice": "required", "parallel_tool_calls": False}
+    [(_, arguments)] = said(llm.create_chat_completion(**GREEDY, **must))["calls"]
+    chat = specllama.Conversation(llm, **must, temperature=0.0, max_tokens=200)
+    text = "".join(token.text for token in chat.say("hi"))
+    assert arguments in text and json.loads(arguments)["n"] in (1, 2)
+    assert text.startswith("".join(THOUGHT[2:5]) if template is BEGINS else ("<tool_call>", arguments))
 
 
 def test_a_model_thinks_in_a_channel_before_a_call(saying: Saying) -> None:

@@ -334,6 +334,8 @@ def test_a_bad_grammar_is_refused_before_anything_is_decoded(make_llama: MakeLla
             llm.create_completion(PROMPT, grammar=bad, **settings)
     with pytest.raises(TypeError, match=r"LlamaGrammar\.from_string"):
         llm.create_completion(PROMPT, grammar='root ::= "a"')
+    with pytest.raises(ValueError, match="half of a surrogate pair"):
+        llm.create_completion(PROMPT, grammar=llama_cpp.LlamaGrammar.from_string('root ::= "\ud800"', verbose=False))
     with pytest.raises(ValueError, match="null character"):
         llm.create_completion(PROMPT, grammar=llama_cpp.LlamaGrammar.from_string('root ::= "a"\0', verbose=False))
     assert llm.create_completion(PROMPT, max_tokens=5, temperature=0.0)["choices"][0]["text"] == before

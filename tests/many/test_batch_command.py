@@ -120,6 +120,25 @@ def test_requests_are_answered_as_the_server_does(
         assert what in found[name]["error"]["message"]
 
 
+@pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
+def test_requests_that_take_the_model_alone(files: Files, batch_llm: specllama.Llama) -> None:
+    """Also by llama-server's names, and where scores are needed only to compare the answers."""
+    chat = [{"role": "user", "content": "hello"}]
+    files.write(
+        request("a", prompt="hello", mirostat=2),
+        request("b", "/v1/chat/completions", messages=chat, mirostat=1),
+        request("c", prompt="hello", echo=True, n_probs=2),
+        request("d", prompt="hello", echo=True, best_of=2),
+        request("e", prompt="hello"),
+    )
+    assert cli.main([*files.line, "--temp", "0.8", "--seed", "1", "-n", "5"]) == 0
+    found = {answer["custom_id"]: answer["response"] for answer in files.answers()}
+    assert {name: each["status_code"] for name, each in found.items()} == dict.fromkeys("abcde", 200)
+    said = batch_llm.create_completion("hello", max_tokens=5, temperature=0.8, seed=1, mirostat_mode=2)
+    assert found["a"]["body"]["choices"][0]["text"] == said["choices"][0]["text"]
+    assert len(found["c"]["body"]["choices"][0]["logprobs"]["tokens"]) > 5
+
+
 def test_bad_lines_have_errors_of_their_own(
     files: Files, batch_llm: specllama.Llama, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -182,6 +182,27 @@ def test_leaving_ends_what_is_under_way(llm: specllama.Llama) -> None:
     assert len(llm.create_completions(["hello"] * 4, max_tokens=2)) == 4
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("has_started", [False, True])
+def test_ctrl_c_while_they_start(
+    make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, stream: bool, has_started: bool
+) -> None:
+    """No thread is left, so that the Llama is free at once, also one whose memory cannot be shared."""
+    llm = make_llama(tiny_files.recurrent, n_ctx=256)
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        if has_started:
+            start(thread)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(threading.Thread, "start", interrupted)
+        llm.create_completions(["hello"] * 100, max_tokens=200, temperature=1.0, stream=stream)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("specllama-text")]
+    assert text_of(llm.create_completion("hello", max_tokens=2))
+
+
 def test_an_error_of_the_source_is_raised(llm: specllama.Llama) -> None:
     def broken() -> Iterator[str]:
         yield "hello"
@@ -268,6 +289,15 @@ def test_another_draft_means_other_places(llm: specllama.Llama, tiny_files: Tiny
         assert [o.text for o in llm.create_completions(PROMPTS, max_tokens=9, temperature=0.0)] == expected
     drafted = llm.create_completions(PROMPTS, max_tokens=9, temperature=0.0, num_draft_tokens=2)
     assert all(outcome.stats.num_draft_tokens for outcome in drafted)
+
+
+def test_another_draft_waits_for_the_texts_under_way(llm: specllama.Llama) -> None:
+    with llm.create_completions(["hello"] * 50, max_tokens=200, stream=True) as outcomes:
+        next(outcomes)
+        llm.draft_model = "lookup"
+        with pytest.raises(specllama.BusyError, match="under way with the draft as it was before: wait for them"):
+            llm.create_completions(["hello"], max_tokens=2)
+    assert llm.create_completions(["hello"], max_tokens=2)[0].error is None
 
 
 @pytest.mark.parametrize("name", ["recurrent", "hybrid", "sliding"])

@@ -43,7 +43,7 @@ def ask(served: Served, path: str, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("max_tokens", "reason"), [(5, "length"), (200, "tool_calls")])
+@pytest.mark.parametrize(("max_tokens", "reason"), [(0, "length"), (5, "length"), (200, "tool_calls")])
 def test_a_tool_call_that_is_cut_off_says_so(served: Served, stream: bool, max_tokens: int, reason: str) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"], "additionalProperties": False}
     tools = json.loads(json.dumps(TOOLS))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tiny_models as tiny
 from needed import imported
-from test_tool_calls import CALLS, HERMES
+from test_tool_calls import CALLS, HERMES, TOOLS
 
 imported("fastapi")
 imported("openai")
@@ -27,7 +27,7 @@ from served import Served, serving  # needs the extra
 import specllama
 
 if TYPE_CHECKING:
-    from conftest import TinyFiles
+    from conftest import MakeLlama, Saying, TinyFiles
 
 FILE = Path(__file__).parents[1] / "data" / "llama_server_requests.jsonl"
 REQUESTS = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
@@ -171,6 +171,20 @@ def test_samplers_that_are_not_named_do_nothing(served: Served) -> None:
     assert short["choices"] == named["choices"] and "warnings" not in short
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["top_k", "temperature"], ["top_k", "temperature"]),
+        ("kt", ["top_k", "temperature"]),
+        (["temp"], ["temperature"]),
+        ([], []),
+    ],
+)
+def test_samplers_are_told_as_they_were_asked_for(served: Served, given: Any, told: Any) -> None:
+    settings = served.post("/completion", prompt="a", n_predict=1, samplers=given).json()["generation_settings"]
+    assert settings["samplers"] == told
+
+
 def test_schemas_of_completions(served: Served) -> None:
     asked: dict[str, Any] = {"prompt": "the", "temperature": 0, "json_schema": {"enum": ["yes", "no"]}}
     text = served.post("/v1/completions", max_tokens=20, **asked).json()["choices"][0]["text"]
@@ -214,3 +228,38 @@ def test_what_a_prompt_counts_is_what_a_chat_reads(served: Served) -> None:
         counted == served.post("/v1/chat/completions", messages=messages, max_tokens=1).json()["usage"]["prompt_tokens"]
     )
     assert counted == served.post("/responses/input_tokens", input="the cat").json()["input_tokens"]
+
+
+READS = (
+    "{{ tools }}{{ functions }}{{ function_call }}{{ tool_choice }}"
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+)
+FUNCTION = TOOLS[0]["function"]
+
+
+@pytest.mark.parametrize("template", [READS, READS + HERMES, "chatml-function-calling"])
+def test_prompts_with_tools_are_those_of_the_chat(saying: Saying, template: str) -> None:
+    named = {"chat_format": template} if template == "chatml-function-calling" else {}
+    llm = saying(["So"], HERMES if named else template, n_ctx=1024, **named)
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+    with serving(llm) as running:
+        for fields in (
+            {"tools": TOOLS[:1], "tool_choice": "required"},
+            {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "look"}}},
+            {"functions": [FUNCTION]},
+            {"functions": [FUNCTION], "function_call": {"name": "look"}},
+        ):
+            answer = running.post("/v1/chat/completions", **asked, **fields)
+            assert answer.status_code == 200, answer.text
+            size = answer.json()["usage"]["prompt_tokens"]
+            counted = running.post("/v1/chat/completions/input_tokens", **asked, **fields)
+            assert counted.json()["input_tokens"] == size
+            prompt = running.post("/apply-template", **asked, **fields).json()["prompt"]
+            assert len(llm.tokenize(prompt.encode(), add_bos=bool(named), special=True)) == size
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions/input_tokens", "/apply-template"])
+def test_an_error_of_a_chat_handler_is_told_in_json(make_llama: MakeLlama, path: str) -> None:
+    with serving(make_llama(chat_format="functionary-v2")) as running:
+        reply = running.post(path, messages=[{"role": "user", "content": "hi"}])
+    assert reply.status_code == 500 and "hf_tokenizer_path" in reply.json()["error"]["message"]

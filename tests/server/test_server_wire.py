@@ -149,6 +149,20 @@ def test_ignore_eos(served: Served, path: str) -> None:
     assert ask(served, path, **bias)["usage"]["completion_tokens"] == 0
     assert ask(served, path, **bias, ignore_eos=True)["usage"]["completion_tokens"] == 8
     assert '"ignore_eos" and "grammar" disagree' in refused(served, path, ignore_eos=True, grammar='root ::= "a"')
+    assert '"ignore_eos" and "' in refused(served, path, ignore_eos=True, json_schema={"enum": ["x"]})
+
+
+def test_ignore_eos_and_tools(served: Served) -> None:
+    path, function = "/v1/chat/completions", {"name": "look", "parameters": {}}
+    tools, functions = {"tools": [{"type": "function", "function": function}]}, {"functions": [function]}
+    named = {"type": "function", "function": {"name": "look"}}
+    for choice in ("required", named):
+        told = refused(served, path, ignore_eos=True, **tools, tool_choice=choice)
+        assert '"ignore_eos" and "tool_choice" disagree' in told
+    told = refused(served, path, ignore_eos=True, **functions, function_call={"name": "look"})
+    assert '"ignore_eos" and "function_call" disagree' in told
+    for free in ({**tools, "tool_choice": "auto"}, {"response_format": {"type": "text"}}):
+        assert ask(served, path, ignore_eos=True, **free)["usage"]["completion_tokens"] == 8
 
 
 @pytest.mark.parametrize("path", PATHS)
