@@ -88,6 +88,8 @@ LK = functools.partial(blended, overlap=1.0)
 HALF_LK = functools.partial(blended, forward=0.5, overlap=0.5)
 RECIPES: dict[str, Recipe] = {
     "muon 0.02": Recipe(optimizer=Muon, lr=0.02),
+    "muon 0.02 2 passes": Recipe(optimizer=Muon, lr=0.02, epochs=2),
+    "muon 0.02 8 passes": Recipe(optimizer=Muon, lr=0.02, epochs=8),
     "muon 0.02 half LK": Recipe(optimizer=Muon, lr=0.02, loss=HALF_LK),
     "muon 0.005": Recipe(optimizer=Muon, lr=0.005),
     "adamw 3e-4": Recipe(optimizer=adamw, lr=3e-4),

@@ -578,7 +578,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             own.require_at_rest()
             if own.is_idle:
                 own.settle(self._call.listener)
-            state = super().save_state()
+            with captured_errors():
+                state = super().save_state()
             state.n_tokens = min(state.n_tokens, self.position.held)
             state.scores = np.zeros((1, self._n_vocab), dtype=np.single)  # the base class copies it over its own rows
             return marked(self._origin, state)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specllama.backend.shown import shown
 from specllama.engine.limits import LARGEST_INT, MOST_DRAFT_TOKENS, MOST_THREADS
 from specllama.engine.rules import VERIFY
 from specllama.models.cache_types import CACHE_TYPES, values_of_block
@@ -45,11 +46,11 @@ def whole(least: int, most: int = LARGEST_INT) -> Callable[[str], int]:
         try:
             value = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number: give one from {least} up") from None
+            raise argparse.ArgumentTypeError(f"{shown(text)} is no whole number: give one from {least} up") from None
         if value < least:
-            raise argparse.ArgumentTypeError(f"{value} is too small: give at least {least}")
+            raise argparse.ArgumentTypeError(f"{shown(value)} is too small: give at least {least}")
         if value > most:
-            raise argparse.ArgumentTypeError(f"{value} is too large: give at most {most}")
+            raise argparse.ArgumentTypeError(f"{shown(value)} is too large: give at most {most}")
         return value
 
     return parse
@@ -162,10 +163,10 @@ def _num_draft_tokens(text: str) -> int | str:
 
 def add_max_tokens(parser: argparse._ActionsContainer, default: int | None, least: int = 1, of: str = "") -> None:
     """Add the most tokens of an answer. A default of None means no limit."""
-    shown = "no limit" if default is None else default
+    limit = "no limit" if default is None else default
     what = f"the most tokens {of}".rstrip()
     parser.add_argument(
-        "--max-tokens", "-n", type=whole(least), default=default, metavar="N", help=f"{what}, default {shown}"
+        "--max-tokens", "-n", type=whole(least), default=default, metavar="N", help=f"{what}, default {limit}"
     )
 
 
@@ -246,9 +247,9 @@ def add_server_sampling_arguments(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("more sampling (as in llama-server)")
     for sampler in _core.server_samplers():
-        number, shown = (int, "N") if isinstance(sampler.default, int) else (float, "X")
+        number, metavar = (int, "N") if isinstance(sampler.default, int) else (float, "X")
         kind = usable(sampler.name, number)
-        group.add_argument(sampler.option, dest=sampler.name, type=kind, metavar=shown, help=sampler.summary)
+        group.add_argument(sampler.option, dest=sampler.name, type=kind, metavar=metavar, help=sampler.summary)
     group.add_argument(
         "--dry-sequence-breaker",
         dest="dry_sequence_breakers",

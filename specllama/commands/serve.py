@@ -150,12 +150,17 @@ def run(arguments: argparse.Namespace) -> int:
                 max_body=arguments.max_body,
                 embedder=embedder,
             )
-            host, port = bound.getsockname()[:2]
-            print(f"serving {name} on http://{f'[{host}]' if ':' in host else host}:{port}", file=sys.stderr)
-            if api_key is None and not ipaddress.ip_address(host).is_loopback:
-                print("specllama: warning: whoever reaches this address can use it: give --api-key", file=sys.stderr)
+
+            def tell() -> None:
+                host, port = bound.getsockname()[:2]
+                print(f"serving {name} on http://{f'[{host}]' if ':' in host else host}:{port}", file=sys.stderr)
+                if api_key is None and not ipaddress.ip_address(host).is_loopback:
+                    print(
+                        "specllama: warning: whoever reaches this address can use it: give --api-key", file=sys.stderr
+                    )
+
             try:
-                server.serve(app, bound, lambda text: show(f"{text}\n"))
+                server.serve(app, bound, lambda text: show(f"{text}\n"), tell)
             finally:
                 for worker in {app.state.worker, app.state.embedding_worker}:
                     worker.shut_down()

@@ -78,7 +78,7 @@ def embeddings(llama: Tokenizing, batch: Sequence[list[int]], normalize: bool) -
     Args:
         llama: the Llama that embeds.
         batch: the tokens of each input.
-        normalize: whether to scale each vector to length 1.
+        normalize: whether to scale each vector to length 1. Scores stay as they are: their length means nothing.
 
     Returns:
         For each input a vector [n_embd], or without pooling a list of one vector for each token. A model that ranks
@@ -99,9 +99,10 @@ def embeddings(llama: Tokenizing, batch: Sequence[list[int]], normalize: bool) -
     finally:
         held.reset()
     if pooling != llama_cpp.LLAMA_POOLING_TYPE_NONE:
-        size = _num_scores(llama) if pooling == llama_cpp.LLAMA_POOLING_TYPE_RANK else llama.n_embd()
+        ranks = pooling == llama_cpp.LLAMA_POOLING_TYPE_RANK
+        size = _num_scores(llama) if ranks else llama.n_embd()
         return [
-            _vector(llama_cpp.llama_get_embeddings_seq(llama.ctx, number), 0, size, normalize)
+            _vector(llama_cpp.llama_get_embeddings_seq(llama.ctx, number), 0, size, normalize and not ranks)
             for number in range(len(batch))
         ]
     rows, found, size = llama_cpp.llama_get_embeddings(llama.ctx), [], llama.n_embd()

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
+from specllama.backend.shown import shown
 from specllama.engine.engine import Engine
 from specllama.engine.listener import Listener
 
@@ -54,7 +55,9 @@ class LogprobLog:
 
     def __init__(self, pieces: Pieces, num_top: int, token_bytes: dict[str, bytes] | None = None) -> None:
         if num_top < 0:
-            raise ValueError(f"logprobs={num_top} must be 0 or more: how many alternatives to give for each token")
+            raise ValueError(
+                f"logprobs={shown(num_top)} must be 0 or more: how many alternatives to give for each token"
+            )
         self._pieces = pieces
         self._num_top = num_top
         self._token_bytes = token_bytes

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from specllama.backend.shown import shown
+
 from .options import checked_index
 
 _SEPARATOR = -1  # it is no token, so no match reaches over it
@@ -30,7 +32,9 @@ class EarlierAnswers:
     def __init__(self, most: Any = 0) -> None:
         self._most = checked_index("most", most, "an int: tokens of earlier answers that are kept; 0 keeps none")
         if self._most < 0:
-            raise ValueError(f"most={most} is below 0: give tokens of earlier answers that are kept; 0 keeps none")
+            raise ValueError(
+                f"most={shown(most)} is below 0: give tokens of earlier answers that are kept; 0 keeps none"
+            )
         self._answers: collections.deque[npt.NDArray[np.int32]] = collections.deque()  # each with the separator
         self._size = 0
         self._lock = threading.Lock()

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from specllama import _core
 from specllama.models import catalog
+from specllama.models.loading import captured_errors
 from specllama.stats import Stats
 
 from . import costs
@@ -461,7 +462,7 @@ class Engine(ClosedWhenGone):
         Raises:
             BusyError: another thread is generating in the model's own context, or a text has called this.
         """
-        with self.own.closing():
+        with captured_errors(), self.own.closing():
             self.texts.require_outside()
             self.model.end_sequence()
             self.own.refuse_as_closed()

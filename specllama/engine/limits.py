@@ -31,6 +31,19 @@ def require_room(num_bytes: int, n_ctx: int, name: str = "text") -> None:
         )
 
 
+def require_room_for_ids(count: int, n_ctx: int) -> None:
+    """Check that a prompt of token ids fits into a context.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if count > n_ctx:
+        raise ValueError(
+            f"Requested tokens ({count}) exceed context window of {n_ctx}: shorten the prompt, or start with a larger "
+            "context (-c)"
+        )
+
+
 def size_of(value: Any) -> int:
     """The number of bytes of all texts in a value, also in nested dicts and lists."""
     if isinstance(value, str):

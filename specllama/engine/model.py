@@ -17,6 +17,7 @@ import numpy.typing as npt
 from specllama import _core
 from specllama.backend import libllama
 from specllama.backend.kernel_use import KernelUse
+from specllama.backend.shown import shown
 from specllama.models.loading import quiet
 
 from .hidden import Hidden
@@ -308,9 +309,11 @@ class Model:
         with self._lock:
             self.end_sequence()
             self.is_open = False
-            free_context()
-            self._free_weights = free_weights
-            self._free_unused()
+            try:
+                free_context()
+            finally:  # Ctrl-C comes when it is freed
+                self._free_weights = free_weights
+                self._free_unused()
 
     def _free_unused(self) -> None:
         if self._free_weights is not None and not self._num_users:
@@ -407,7 +410,7 @@ def token_ids(
         )
     if wrong.size:
         raise ValueError(
-            f"{what}: token {tokens[wrong[0]]} at index {wrong[0]} is out of range: the vocabulary has the tokens 0 to "
-            f"{n_vocab - 1}; take them from this model's tokenize()"
+            f"{what}: token {shown(tokens[wrong[0]])} at index {wrong[0]} is out of range: the vocabulary has the "
+            f"tokens 0 to {n_vocab - 1}; take them from this model's tokenize()"
         )
     return tokens.astype(np.int32)

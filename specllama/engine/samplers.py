@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from specllama import _core
+from specllama.backend.shown import shown
 
 from .limits import LARGEST_INT
 from .model import Model
@@ -48,9 +50,16 @@ def check_numbers(values: Mapping[str, Any]) -> None:
     """
     for name, value in values.items():
         if not isinstance(value, numbers.Integral if name in _WHOLE else numbers.Real):
-            raise TypeError(f"{name}={value!r:.100} must be a {'whole ' * (name in _WHOLE)}number")
-        if isinstance(value, numbers.Integral) and name in _WHOLE and abs(int(value)) > LARGEST_INT:
-            raise ValueError(f"{name}={value} is out of range: it must be at most {LARGEST_INT}")
+            raise TypeError(f"{name}={shown(value)} must be a {'whole ' * (name in _WHOLE)}number")
+        if name not in _WHOLE:
+            _require_float(name, value)
+        elif isinstance(value, numbers.Integral) and abs(int(value)) > LARGEST_INT:
+            raise ValueError(f"{name}={shown(value)} is out of range: it must be at most {LARGEST_INT}")
+
+
+def _require_float(name: str, value: Any) -> None:
+    if isinstance(value, numbers.Integral) and abs(int(value)) > sys.float_info.max:
+        raise ValueError(f"{name}={shown(value)} is not a usable value: it must be a finite number, at most 3.4e38")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +91,7 @@ class Samplers:
             return None
         texts = self.values["dry_sequence_breakers"]
         if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
-            raise TypeError(f"dry_sequence_breakers={texts!r} must be a list of texts, such as ['\\n', ':']")
+            raise TypeError(f"dry_sequence_breakers={shown(texts)} must be a list of texts, such as ['\\n', ':']")
         return sequence_breakers_of(model, tuple(texts))
 
     def native(self, breakers: _core.SequenceBreakers | None) -> dict[str, Any]:
@@ -99,9 +108,11 @@ def _check(name: str, value: Any) -> None:
     kind = numbers.Integral if isinstance(default, int) else numbers.Real
     if not isinstance(value, kind):
         wanted = "a whole number" if kind is numbers.Integral else "a number"
-        raise TypeError(f"{name}={value!r} must be {wanted}, such as its default {default}")
-    if isinstance(value, numbers.Integral) and abs(int(value)) > LARGEST_INT:
-        raise ValueError(f"{name}={value} is out of range: it must be from -1 to {LARGEST_INT}")
+        raise TypeError(f"{name}={shown(value)} must be {wanted}, such as its default {default}")
+    if kind is numbers.Real:
+        _require_float(name, value)
+    elif isinstance(value, numbers.Integral) and abs(int(value)) > LARGEST_INT:
+        raise ValueError(f"{name}={shown(value)} is out of range: it must be from -1 to {LARGEST_INT}")
 
 
 def taken_from(arguments: dict[str, Any]) -> dict[str, Any]:

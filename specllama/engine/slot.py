@@ -11,6 +11,7 @@ import numpy as np
 
 from specllama import _core
 from specllama.backend.prepare import require_own_gpu
+from specllama.models.loading import captured_errors
 from specllama.stats import Stats, Tally
 
 from .account import Account
@@ -161,7 +162,7 @@ class Slot:
         Raises:
             BusyError: the old draft is drafting. It stays then, and the new one is freed.
         """
-        with contextlib.ExitStack() as refused:
+        with captured_errors(), contextlib.ExitStack() as refused:
             if draft is not None:
                 refused.callback(draft.close)
             with self.exclusive():

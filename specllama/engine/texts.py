@@ -13,6 +13,7 @@ import llama_cpp
 
 from specllama import _core
 from specllama.backend.prepare import require_own_gpu
+from specllama.backend.shown import shown
 
 from .contexts import Contexts
 from .costs import CostMemory
@@ -36,7 +37,7 @@ def checked_max_parallel(value: Any) -> int:
     most = int(llama_cpp.llama_max_parallel_sequences())
     number = checked_index("max_parallel", value, f"an int, from 1 to {most}")
     if not 1 <= number <= most:
-        raise ValueError(f"max_parallel={number} is out of range: llama.cpp decodes 1 to {most} texts at once")
+        raise ValueError(f"max_parallel={shown(number)} is out of range: llama.cpp decodes 1 to {most} texts at once")
     return number
 
 

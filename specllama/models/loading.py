@@ -190,6 +190,8 @@ def listen() -> None:
 class quiet:  # noqa: N801  # it is called like the function that it stands for
     """A context manager that shows none of llama.cpp's messages in this thread, unless it is disabled.
 
+    What signal handlers raise while llama.cpp writes a message is raised at the end of the outermost block.
+
     It replaces llama_cpp's ``suppress_stdout_stderr``, which redirects the streams of the whole process, so that the
     output of other threads and of child processes gets lost.
     """
@@ -204,10 +206,16 @@ class quiet:  # noqa: N801  # it is called like the function that it stands for
         if not self._ends():
             self._listen()
         self._here.silent += self._is_quiet
+        self._outer = self._here.raised
+        if self._outer is None:
+            self._here.raised = []
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._here.silent -= self._is_quiet
+        raised, self._here.raised = self._here.raised, self._outer
+        if raised and self._outer is None:
+            raise raised[0]
 
 
 listen()
@@ -221,8 +229,8 @@ for _name in ("llama", "_internals", "llama_chat_format"):
 def captured_errors() -> Iterator[list[str]]:
     """A context manager that collects llama.cpp's error messages in this thread.
 
-    While llama.cpp loads, the only Python code that runs is the receiver of its messages. Ctrl-C and SIGTERM arrive
-    there. What their handlers raise is raised at the end of the block.
+    While llama.cpp loads, saves a state or frees a model, the only Python code that runs is the receiver of its
+    messages. Ctrl-C and SIGTERM arrive there. What their handlers raise is raised at the end of the block.
     """
     before = _here.errors, _here.raised
     errors: list[str] = []

@@ -143,6 +143,8 @@ def object_of(line: str) -> dict[str, Any]:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
     except RecursionError:
         raise ValueError("not JSON that can be read: nested too deeply") from None
+    except ValueError:  # Python's own limit
+        raise ValueError("a number has more than 4300 digits: send a smaller one") from None
     if not isinstance(found, dict):
         raise ValueError(f"not a JSON object, but {type(found).__name__}")
     return found

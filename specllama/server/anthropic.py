@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from specllama import Llama
 from specllama.drop_in.chat_arguments import require_known
+from specllama.drop_in.parts import text_of
 
 from .blocks import READ, Block, Blocks
 from .document import with_body
@@ -22,7 +23,7 @@ from .job import Item
 from .llama_server import chat_prompt
 from .other_form import OtherForm, with_fields_of
 from .replies import JsonReply
-from .request_limits import checked
+from .request_limits import Place, checked
 from .requests import ChatRequest
 from .wire import without_nulls
 
@@ -50,7 +51,21 @@ _OF_CHATS = {
     ),
 }
 """Fields of /v1/chat/completions, and what to send here in their place."""
-_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": "tool"}
+_OF_CHOICE = {"type", "name", "disable_parallel_tool_use"}
+_THINKS = {"enabled": True, "adaptive": True, "disabled": False}
+_FORMATS = ("json_schema", "json_object", "text")
+_CACHE = "cache_control"
+_OF_BLOCK = {
+    "text": {"text", "citations", "parsed_output"},
+    "image": {"source"},
+    "tool_use": {"id", "name", "input", "caller"},
+    "tool_result": {"tool_use_id", "content", "is_error"},
+    "thinking": {"thinking", "signature"},
+    "redacted_thinking": {"data"},
+}
+"""The fields of each type of block, beside its type and cache_control. Anthropic's clients send back what they got."""
+_IMAGE = '{"type": "base64", "media_type": "image/png", "data": "..."}'
 _OF_TOOL = {"name", "description", "input_schema", "strict"}
 _WITHOUT_EFFECT_OF_TOOL = {
     *("type", "cache_control", "allowed_callers", "defer_loading", "eager_input_streaming", "input_examples"),
@@ -93,35 +108,78 @@ class CountRequest(OtherForm):
     def without_effect(self) -> list[str]:
         """Names of fields that have no effect: see the base class."""
         names = [f"thinking.{name}" for name in self.thinking if name != "type"]
-        return [*names, *(["output_config.task_budget"] if self.output_config.get("task_budget") else [])]
+        names += ["output_config.task_budget"] if self.output_config.get("task_budget") else []
+        caches = any(each.get(_CACHE) is not None for each in _objects(self.system, self.tools, *self._contents()))
+        return [*names, *([_CACHE] if caches and _CACHE not in (self.model_extra or {}) else [])]
+
+    def _contents(self) -> Iterator[Any]:
+        """The contents of all messages, and of the results of tools in them."""
+        contents = [message.get("content") for message in self.messages]
+        yield from contents
+        yield from (block.get("content") for block in _objects(*contents))
 
     def chat(self) -> dict[str, Any]:
         """The body of the equivalent chat request."""
         body = self.others()
-        leading = [{"role": "system", "content": self.system}] if self.system else []
-        choice = self.tool_choice.get("type")
-        named = {"type": "function", "function": {"name": self.tool_choice.get("name")}}
         body.update(
-            messages=[*leading, *(each for message in self.messages for each in _messages(without_nulls(message)))],
+            messages=[message for message, _ in self._messages()],
             model=self.model,
             tools=[_tool(without_nulls(tool)) for tool in self.tools] or None,
-            tool_choice=named if choice == "tool" else _CHOICES.get(str(choice), choice) if self.tools else None,
+            tool_choice=_choice(without_nulls(self.tool_choice), has_tools=bool(self.tools)),
             parallel_tool_calls=not self.tool_choice.get("disable_parallel_tool_use"),
-            response_format=_format(self.output_config.get("format") or self.output_format),
+            response_format=_format("output_config.format", self.output_config.get("format"))
+            or _format("output_format", self.output_format),
             reasoning_effort=self.output_config.get("effort"),
             chat_template_kwargs={**self._thinks(), **(self.chat_template_kwargs or {})} or None,
-            continue_final_message=self.messages[-1].get("role") == "assistant" or None,
+            continue_final_message=self._is_begun() or None,
         )
         return body
 
     def asked(self, llm: Llama) -> ChatRequest:
         """The equivalent chat request: see ``Translated``."""
-        return checked({**self.chat(), **READ}, ChatRequest)
+        return checked({**self.chat(), **READ}, ChatRequest, self._place)
+
+    def _messages(self) -> Iterator[tuple[dict[str, Any], Place]]:
+        """The messages of the equivalent chat, and the place of each in this body."""
+        if self.system:
+            system = self.system if isinstance(self.system, str) else [_part(block) for block in self.system]
+            yield {"role": "system", "content": system}, ("system",)
+        for number, message in enumerate(self.messages):
+            for each in _messages(without_nulls(message)):
+                yield each, ("messages", number)
+
+    def _place(self, place: Place) -> Place:
+        """The place in this body of one in the equivalent chat request."""
+        if place[:1] != ("messages",) or len(place) == 1:
+            return place
+        return (*[of for _, of in self._messages()][int(place[1])], *place[2:])
+
+    def _is_begun(self) -> bool:
+        """Whether the last message is the beginning of the answer.
+
+        Raises:
+            ValueError: it is, and cannot be gone on with.
+        """
+        last = self.messages[-1]
+        if last.get("role") != "assistant":
+            return False
+        blocks = _objects(last.get("content"))
+        begun = last.get("content") if isinstance(last.get("content"), str) else any(map(text_of, blocks))
+        if not begun or any(block.get("type") == "tool_use" for block in blocks):
+            raise ValueError(
+                "a last message of the assistant begins the answer, and needs a text and no tool_use: end with such a "
+                "message, or with one of the user"
+            )
+        return True
 
     def _thinks(self) -> dict[str, Any]:
         """Only an explicit value counts: without it a template uses its own default."""
         kind = self.thinking.get("type")
-        return {"enable_thinking": kind != "disabled"} if kind is not None else {}
+        if kind is None:
+            return {}
+        if not isinstance(kind, str) or kind not in _THINKS:
+            raise ValueError(f"thinking has the type {kind!r:.60}: it may be {', '.join(_THINKS)}")
+        return {"enable_thinking": _THINKS[kind]}
 
 
 class MessagesRequest(CountRequest):
@@ -190,42 +248,105 @@ def _messages(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """
     role, content = message.get("role"), message.get("content")
     require_known("a message", message, {"role", "content"})
+    if content is None:
+        raise ValueError('a message needs content: {"role": "user", "content": "Hello"}')
     if not isinstance(content, list):
         yield {"role": role, "content": content}
         return
     parts: list[Any] = []
     answer: dict[str, Any] = {"role": role}
-    for block in content:
-        kind = block.get("type") if isinstance(block, dict) else None
+    for block in map(_block, content):
+        kind = block.get("type")
         if kind == "tool_result":
-            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": _result(block.get("content"))}
+            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": _result(block)}
         elif kind == "tool_use":
-            function = {"name": block.get("name"), "arguments": block.get("input") or {}}
+            function = {"name": _field(block, "name", str), "arguments": _field(block, "input", dict, {})}
             answer.setdefault("tool_calls", []).append(
                 {"id": block.get("id"), "type": "function", "function": function}
             )
         elif kind == "thinking":
-            answer["reasoning_content"] = answer.get("reasoning_content", "") + str(block.get("thinking") or "")
+            answer["reasoning_content"] = answer.get("reasoning_content", "") + _field(block, "thinking", str, "")
         elif kind != "redacted_thinking":  # it cannot be read
             parts.append(_part(block))
     if parts or len(answer) > 1:
         yield {**answer, "content": parts or None}
 
 
-def _result(content: Any) -> Any:
-    return [_part(block) for block in content] if isinstance(content, list) else content or ""
+def _objects(*lists: Any) -> list[dict[str, Any]]:
+    """All objects in some values that may be lists."""
+    return [each for given in lists if isinstance(given, list) for each in given if isinstance(each, dict)]
 
 
-def _part(block: Any) -> Any:
-    """A part of a chat message. Unknown kinds are left to the check of chats."""
-    kind = block.get("type") if isinstance(block, dict) else None
-    if kind == "text":
-        return {"type": "text", "text": block.get("text")}
-    if kind == "image":
-        source = block["source"] if isinstance(block.get("source"), dict) else {}
-        url = source.get("url") or f"data:{source.get('media_type')};base64,{source.get('data')}"
-        return {"type": "image_url", "image_url": {"url": url}}
-    return block if isinstance(block, dict) else {"type": str(block)[:60]}
+def _block(given: Any) -> dict[str, Any]:
+    """A block without nulls. Unknown kinds are left to the check of chats.
+
+    Raises:
+        ValueError: it has an unknown field.
+    """
+    if not isinstance(given, dict):
+        return {"type": str(given)[:60]}
+    block = without_nulls(given)
+    kind = block.get("type")
+    if isinstance(kind, str) and kind in _OF_BLOCK:
+        require_known(f"a {kind} block", block, {"type", _CACHE, *_OF_BLOCK[kind]})
+    return block
+
+
+def _field(block: dict[str, Any], name: str, kind: type[Any], default: Any = None) -> Any:
+    value = block.get(name, default)
+    if not isinstance(value, kind):
+        raise ValueError(f"a {block['type']} block needs {name}, {'a text' if kind is str else 'an object'}")
+    return value
+
+
+def _result(block: dict[str, Any]) -> Any:
+    """The content of a tool's message. Chats have no mark of a failure, so the text says it."""
+    content = block.get("content", "")
+    parts = [_part(part) for part in content] if isinstance(content, list) else content
+    failed = block.get("is_error", False)
+    if not isinstance(failed, bool):
+        raise ValueError("is_error of a tool_result block must be true or false")
+    if not failed:
+        return parts
+    if isinstance(parts, list):
+        said = text_of(parts[0]) if parts else None
+        return [{"type": "text", "text": f"Error: {said or ''}"}, *(parts if said is None else parts[1:])]
+    return f"Error: {parts}" if isinstance(parts, str) else parts
+
+
+def _part(given: Any) -> Any:
+    """A part of a chat message."""
+    block = _block(given)
+    if block.get("type") == "text":
+        return {"type": "text", "text": _field(block, "text", str)}
+    if block.get("type") == "image":
+        return {"type": "image_url", "image_url": {"url": _address(block.get("source"))}}
+    return block
+
+
+def _address(source: Any) -> Any:
+    """The address of an image. That of the type url is left to the check of chats."""
+    given = without_nulls(source) if isinstance(source, dict) else {}
+    if given.get("type") == "url":
+        return given.get("url")
+    if given.get("type") != "base64" or not all(isinstance(given.get(name), str) for name in ("media_type", "data")):
+        raise ValueError(f"an image has the source {str(source)[:60]}: send {_IMAGE}")
+    return f"data:{given['media_type']};base64,{given['data']}"
+
+
+def _choice(choice: dict[str, Any], *, has_tools: bool) -> Any:
+    """The ``tool_choice`` of the chat."""
+    require_known("tool_choice", choice, _OF_CHOICE)
+    kind = choice.get("type", "auto")
+    if not isinstance(kind, str) or kind not in _CHOICES:
+        raise ValueError(f"tool_choice has the type {kind!r:.60}: it may be {', '.join(_CHOICES)}")
+    if kind in ("any", "tool") and not has_tools:
+        raise ValueError(f"tool_choice has the type {kind!r}, and there are no tools: give them, too")
+    if kind == "tool":
+        if not isinstance(choice.get("name"), str):
+            raise ValueError("tool_choice of the type 'tool' needs name, that of a tool")
+        return {"type": "function", "function": {"name": choice["name"]}}
+    return _CHOICES[kind] if has_tools else None
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
@@ -236,10 +357,16 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": {**function, "parameters": tool.get("input_schema")}}
 
 
-def _format(given: Any) -> Any:
+def _format(name: str, given: Any) -> Any:
     """The ``response_format`` of the chat."""
-    if not isinstance(given, dict) or given.get("type") != "json_schema":
+    if given is None:
+        return None
+    if not isinstance(given, dict) or given.get("type") not in _FORMATS:
+        raise ValueError(f"{name} is {given!r:.60}: its type may be {', '.join(_FORMATS)}")
+    if given["type"] != "json_schema":
         return given
+    if not isinstance(given.get("schema"), dict):
+        raise ValueError(f"{name} of the type json_schema needs schema, an object")
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": given.get("schema")}}
 
 
@@ -267,7 +394,8 @@ class _Events:
         first = True
         for chunk in chunks:
             steps = list(self._blocks.read(chunk))
-            if first:  # sent with the first chunk, so that an earlier error gets its own status
+            # Not sent before there is text, so that an earlier error gets its own status; if there is none, at the end.
+            if first and (steps or "usage" in self._blocks.told):
                 head = {**self._message(), "content": [], "stop_reason": None, "stop_sequence": None}
                 yield {"type": "message_start", "message": {**head, "usage": {**self._read(), "output_tokens": 0}}}
                 first = False
@@ -301,22 +429,15 @@ class _Events:
 
     def _read(self) -> Item:
         """The numbers of input tokens. Tokens from the cache are counted apart."""
-        timings = self._blocks.told["timings"]
-        return {
-            "input_tokens": timings["prompt_n"],
-            "cache_read_input_tokens": timings["cache_n"],
-            "cache_creation_input_tokens": 0,
-        }
+        told = self._blocks.told
+        read, cached = told["timings"]["prompt_n"], told["timings"]["cache_n"]
+        if "usage" in told:
+            cached = told["usage"]["prompt_tokens_details"]["cached_tokens"]
+            read = told["usage"]["prompt_tokens"] - cached
+        return {"input_tokens": read, "cache_read_input_tokens": cached, "cache_creation_input_tokens": 0}
 
     def _usage(self) -> Item:
-        usage = self._blocks.told["usage"]
-        cached = usage["prompt_tokens_details"]["cached_tokens"]
-        return {
-            "input_tokens": usage["prompt_tokens"] - cached,
-            "cache_read_input_tokens": cached,
-            "cache_creation_input_tokens": 0,
-            "output_tokens": usage["completion_tokens"],
-        }
+        return {**self._read(), "output_tokens": self._blocks.told["usage"]["completion_tokens"]}
 
     def _more(self) -> Item:
         return {"timings": self._blocks.told["timings"], **self._request.warned(self._blocks.told)}

@@ -23,12 +23,12 @@ from specllama.engine.texts import checked_max_parallel
 from .anthropic import CountRequest, MessagesRequest, add_messages
 from .auth import KeyRequired
 from .document import document, with_body
-from .embeddings import EmbeddingRequest, add_embeddings, can_embed
+from .embeddings import EmbeddingRequest, add_embeddings, can_embed, require_embeds
 from .ending import CancelledEnded
 from .errors import ShuttingDownError, error_reply
 from .generating import Generating
 from .head import HeadAnswered
-from .hosts import HostsChecked, checked_host
+from .hosts import HostsChecked, WholeAddress, checked_host
 from .lender import Lender
 from .llama_server import BODIES, add_llama_servers, meta_of
 from .log import RequestsLogged
@@ -59,7 +59,7 @@ def create_app(
     Args:
         llm: generates the answers. Nothing else may use it meanwhile. The caller closes it.
         name: the model's name in /v1/models.
-        api_key: the key that every request must have; None: no key is needed.
+        api_key: the key that every request must have, without the white space around it; None: no key is needed.
         max_waiting: how many requests may wait while others have the model; further ones get 503.
         max_parallel: how many requests are answered at once, each with room for ``n_ctx`` tokens. A model whose memory
             cannot be shared answers one request after the other, with a warning.
@@ -67,17 +67,21 @@ def create_app(
             get 403. Pages of these hosts may call it from a browser. ``"0.0.0.0"`` allows every address. ``"*"`` also
             allows every name, and pages of every origin.
         host: the host that the server listens on, under which it may be called, too.
-        embedder: computes embeddings. None: `llm` does, if it was created with ``embedding=True``.
+        embedder: computes embeddings. None: `llm` does, if it was created with ``embedding=True`` and a
+            ``pooling_type``.
         max_body: the most bytes of a request's body; longer ones get 413.
 
     Raises:
-        ValueError: the key is empty, a number is out of range, or a host is neither a name nor an address.
+        ValueError: the key is empty, a number is out of range, a host is neither a name nor an address, or the
+            embedder does not make one vector of a text.
         MemoryError: the memory is too small for `max_parallel` requests at once.
     """
     if api_key is not None and not api_key.strip():
         raise ValueError("the API key is empty: give one, or none to serve without")
     if max_waiting < 0:
         raise ValueError(f"max_waiting={max_waiting} must be 0 (none may wait) or more")
+    if embedder is not None:
+        require_embeds(embedder)
     hosts, own = [checked_host(name) for name in allowed_hosts], [] if host is None else [checked_host(host)]
     bodies = Bodies(max_body)
     lender = Lender(llm, checked_max_parallel(max_parallel))
@@ -121,11 +125,12 @@ def create_app(
     if api_key is not None:
         app.add_middleware(KeyRequired, key=api_key)
     app.add_middleware(HostsChecked, allowed=hosts, own=own)
-    app.add_middleware(CancelledEnded)
+    app.add_middleware(CancelledEnded, is_ending=lambda: worker.closing or embedding_worker.closing)
     app.add_middleware(HeadAnswered)
     endpoints = frozenset(route.path for route in app.routes if hasattr(route, "path"))
     app.add_middleware(RequestsCounted, registry=registry, endpoints=endpoints)
     app.add_middleware(RequestsLogged, registry=registry)
+    app.add_middleware(WholeAddress)
     return app
 
 

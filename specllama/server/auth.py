@@ -22,7 +22,7 @@ class KeyRequired:
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app = app
-        self._key = key.encode("utf-8")
+        self._key = key.encode("utf-8").strip()  # a file that it was read from ends with a newline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes the request on, or answers 401."""
@@ -37,10 +37,10 @@ class KeyRequired:
 def _key_of(headers: Headers) -> bytes:
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        return value.strip().encode("latin-1")  # Starlette decoded it as latin-1
+        return value.encode("latin-1").strip()  # Starlette decoded it as latin-1, in which the end of an à is a space
     if scheme.lower() != "basic":
-        return headers.get("x-api-key", "").strip().encode("latin-1")
+        return headers.get("x-api-key", "").encode("latin-1").strip()
     try:
-        return base64.b64decode(value, validate=True).partition(b":")[2]
+        return base64.b64decode(value, validate=True).partition(b":")[2].strip()
     except (binascii.Error, ValueError):
         return b""

@@ -56,6 +56,7 @@ class Blocks:
         self.is_cut_off = False
         self.told: Item = {}
         self._calls = -1  # the index of the latest call
+        self._call: Block | None = None  # its block
 
     def read(self, chunk: Item) -> Iterator[Step]:
         """Yields the steps that a chunk makes."""
@@ -65,11 +66,17 @@ class Blocks:
             self.is_cut_off = self.is_cut_off or choice["finish_reason"] == "length"
             if delta.get("reasoning_content"):
                 self.num_thought += len(chunk.get("tokens", ()))
+            calls = delta.get("tool_calls") or ()
+            begun = self._calls  # a delta does not say what came first: the rest of this call came before any new text
+            for call in calls:
+                if call["index"] == begun:
+                    yield from self._called(call)
             for field, kind in _KINDS.items():
                 if delta.get(field):
                     yield from self._more(kind, delta[field], choice["logprobs"])
-            for call in delta.get("tool_calls") or ():
-                yield from self._called(call)
+            for call in calls:
+                if call["index"] != begun:
+                    yield from self._called(call)
 
     def end(self) -> Iterator[Step]:
         """Ends the last block at the end of the stream."""
@@ -87,12 +94,13 @@ class Blocks:
 
     def _called(self, call: Any) -> Iterator[Step]:
         function = call["function"]
-        if not self.all or self.all[-1].kind != "call" or call["index"] != self._calls:
+        if self._call is None or call["index"] != self._calls:
             self._calls = call["index"]
-            yield from self._begin(Block("call", len(self.all), name=function["name"], known_as=call["id"]))
+            self._call = Block("call", len(self.all), name=function["name"], known_as=call["id"])
+            yield from self._begin(self._call)
         if function["arguments"]:
-            self.all[-1].text += function["arguments"]
-            yield "more", self.all[-1], function["arguments"], []
+            self._call.text += function["arguments"]
+            yield "more", self._call, function["arguments"], []
 
     def _begin(self, block: Block) -> Iterator[Step]:
         yield from self.end()

@@ -19,7 +19,7 @@ from specllama.drop_in.chat_arguments import require_known
 from specllama.drop_in.embedding import as_inputs
 from specllama.drop_in.view import call_on
 from specllama.drop_in.watch import Watch
-from specllama.engine.limits import BYTES_OF_TOKEN, require_room, size_of
+from specllama.engine.limits import require_room, require_room_for_ids, size_of
 
 from .document import with_body
 from .errors import error_reply
@@ -78,7 +78,10 @@ class EmbeddingRequest(BaseModel):
         if not self.inputs:
             raise ValueError("input is empty: send a text, or a list of texts")
         for given in self.inputs:
-            require_room(size_of(given) if isinstance(given, str) else BYTES_OF_TOKEN * len(given), llm.n_ctx())
+            if isinstance(given, str):
+                require_room(size_of(given), llm.n_ctx())
+            else:
+                require_room_for_ids(len(given), llm.n_ctx())
         if self.dimensions not in (None, llm.n_embd()):
             raise ValueError(
                 f"dimensions={self.dimensions}: this model's vectors have {llm.n_embd()} numbers, and are not cut"
@@ -88,7 +91,26 @@ class EmbeddingRequest(BaseModel):
 def can_embed(llm: Llama) -> bool:
     """Whether a Llama computes one embedding for a text."""
     pools = llama_cpp.llama_pooling_type(llm.ctx) > llama_cpp.LLAMA_POOLING_TYPE_NONE
-    return bool(llm.context_params.embeddings) and pools
+    return bool(llm.context_params.embeddings) and pools and not _ranks(llm)
+
+
+def require_embeds(llm: Llama) -> None:
+    """Refuses a Llama that does not compute one embedding for a text.
+
+    Raises:
+        ValueError: it computes none, a score, or one for each token.
+    """
+    if _ranks(llm):
+        raise ValueError("this model ranks, and makes no embeddings: take one that was made for them")
+    if not can_embed(llm):
+        raise ValueError(
+            "this embedder makes no vector of a text: create the Llama with embedding=True, and if the model's file "
+            "has no pooling, with pooling_type=llama_cpp.LLAMA_POOLING_TYPE_MEAN"
+        )
+
+
+def _ranks(llm: Llama) -> bool:
+    return bool(llama_cpp.llama_pooling_type(llm.ctx) == llama_cpp.LLAMA_POOLING_TYPE_RANK)
 
 
 def add_embeddings(app: FastAPI, bodies: Bodies, name: str, embedder: Llama | None, worker: Worker) -> None:
@@ -157,10 +179,12 @@ def open_embedder(path: str, **options: Any) -> contextlib.closing[Llama]:
     A model whose file names no pooling type gets the mean over the tokens.
 
     Raises:
-        ValueError: the file is not a model that can be loaded.
+        ValueError: the file is not a model that can be loaded, or it ranks.
     """
     llm = Llama(path, embedding=True, **options)
     if can_embed(llm):
         return contextlib.closing(llm)
-    llm.close()
+    with contextlib.closing(llm):
+        if _ranks(llm):
+            require_embeds(llm)
     return contextlib.closing(Llama(path, embedding=True, pooling_type=llama_cpp.LLAMA_POOLING_TYPE_MEAN, **options))

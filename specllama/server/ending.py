@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -13,11 +14,16 @@ class CancelledEnded:
     """Middleware: a request that is cancelled at the server's end gets 503 if its answer has not begun.
 
     Such a request has sent only a part of its body, or does not read its answer. Without this, uvicorn would log the
-    cancellation as an error of the app.
+    cancellation as an error of the app. Before the end, who cancels a request is the program around the app.
+
+    Args:
+        app: what the request is passed on to.
+        is_ending: whether the server ends.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, is_ending: Callable[[], bool]) -> None:
         self._app = app
+        self._is_ending = is_ending
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes the request on."""
@@ -34,5 +40,7 @@ class CancelledEnded:
         try:
             await self._app(scope, receive, noting_send)
         except asyncio.CancelledError:
+            if not self._is_ending():
+                raise
             if not has_begun:
                 await error_reply(ShuttingDownError())(scope, receive, send)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
+from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -15,6 +16,7 @@ from .errors import error_reply
 
 ANY_HOST = "*"
 _AUTHORITY = re.compile(r"(\[[0-9a-fA-F:.]+(?:%[\w.-]+)?\]|[^\s:/@\[\]]+)(?::(\d{1,5}))?\Z")
+_WHOLE = re.compile(r"https?://([^/]*)(/.*)?\Z", re.I | re.S)
 _LONGEST_SHOWN = 100
 _SECONDS_ALLOWED = "600"  # how long a browser keeps the answer; browsers limit this to some hours
 
@@ -94,6 +96,26 @@ class HostsChecked:
         if not separator or scheme.lower() not in ("http", "https"):  # such as "null", a file, or a browser extension
             return False
         return authority.lower() == host.lower() or _name_of(authority) in self._allowed
+
+
+class WholeAddress:
+    """Middleware: a request may name the server in its target, as in ``GET http://localhost/health``.
+
+    Clients that take the server for a proxy send that. HTTP has servers read it, and not ``Host``, which may differ.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes the request on as one for a path."""
+        match = _WHOLE.match(scope["path"]) if scope["type"] == "http" else None
+        if match is not None:
+            headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
+            headers.insert(0, (b"host", match[1].encode("utf-8")))
+            path = match[2] or "/"
+            scope = {**scope, "path": path, "raw_path": quote(path).encode("ascii"), "headers": headers}
+        await self._app(scope, receive, send)
 
 
 def _preflight(origin: str, headers: Headers) -> Response:

@@ -16,7 +16,6 @@ from starlette.responses import Response
 from specllama import Llama, __version__
 from specllama.drop_in.chats import ChatCall, chat_call
 from specllama.drop_in.images import reads_images
-from specllama.engine.limits import BYTES_OF_TOKEN, require_room, size_of
 from specllama.engine.samplers import CHAIN, DEFAULTS
 
 from .document import with_body
@@ -24,7 +23,7 @@ from .errors import error_reply
 from .llama_fields import ORDER
 from .replies import JsonReply
 from .request_limits import Bodies
-from .requests import ChatRequest, DetokenizeRequest, KnownFields
+from .requests import ChatRequest, DetokenizeRequest, KnownFields, OnePrompt, require_room_for_prompt
 from .worker import Worker
 
 _TEMPLATE = "tokenizer.chat_template"
@@ -35,12 +34,12 @@ _OF_PROMPT = (
 """The fields of a chat that its prompt may depend on, besides the messages."""
 
 
-def _content(given: Any) -> str | list[str | int]:
+def _content(given: Any) -> OnePrompt:
     """A text, or a list of texts and token ids."""
     parts = given if isinstance(given, list) else [given]
     if not {type(part) for part in parts} <= ({str, int} if isinstance(given, list) else {str}):
         raise ValueError("it must be a text, or a list of texts and token ids")
-    kept: str | list[str | int] = given
+    kept: OnePrompt = given
     return kept
 
 
@@ -48,9 +47,7 @@ class TokenizeRequest(KnownFields):
     """The body of /tokenize."""
 
     model: str | None = None
-    content: Annotated[
-        str | list[str | int], PlainValidator(_content, json_schema_input_type=str | list[str | int])
-    ] = ""
+    content: Annotated[OnePrompt, PlainValidator(_content, json_schema_input_type=OnePrompt)] = ""
     add_special: bool | None = False
     parse_special: bool | None = True
     with_pieces: bool | None = False
@@ -73,8 +70,8 @@ def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, wo
     @app.post("/tokenize", openapi_extra=with_body(TokenizeRequest))
     async def tokenize(request: Request) -> dict[str, Any]:
         body = await bodies.parsed(request, TokenizeRequest)
+        require_room_for_prompt(body.content, llm.n_ctx())
         parts = body.content if isinstance(body.content, list) else [body.content]
-        require_room(sum(size_of(part) if isinstance(part, str) else BYTES_OF_TOKEN for part in parts), llm.n_ctx())
         return await bodies.run(_tokenized, llm, body, parts)
 
     @app.post("/detokenize", openapi_extra=with_body(DetokenizeRequest))

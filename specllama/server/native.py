@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from specllama import Llama
 from specllama.drop_in.logprobs import bytes_named
-from specllama.drop_in.prompt_tokens import infill_tokens
+from specllama.drop_in.prompt_tokens import infill_tokens, prompt_tokens_of
 from specllama.engine.limits import require_room, size_of
 
 from .document import with_body
@@ -196,7 +196,7 @@ class _Told:
         streams, last = self._request.stream, text.last
         word, timings, whole_text = last.get("stopping_word", ""), last["timings"], "".join(text.parts)
         cut_off = last["choices"][0]["finish_reason"] == "length"
-        num_prompt = timings["cache_n"] + timings["prompt_n"]
+        num_prompt = timings["cache_n"] + timings["prompt_n"] or self._size_of(prompt)  # without an answer none is read
         whole: Item = {
             **_part(index, "" if streams else whole_text, [] if streams else text.tokens),
             "stop": True,
@@ -220,6 +220,9 @@ class _Told:
 
     def _samplers(self) -> list[str]:
         return samplers_named(self._request.others().get("samplers", [*ORDER]))
+
+    def _size_of(self, prompt: Any) -> int:
+        return len(prompt_tokens_of(self._llm, ids_of(self._llm, prompt), None))
 
     def _text_of(self, prompt: list[int | str]) -> str:
         ids = ids_of(self._llm, prompt)

@@ -38,7 +38,10 @@ class JsonReply(Response):
 
 @contextlib.asynccontextmanager
 async def stopped_when_client_leaves(receive: Receive, job: Job | WithProgress) -> AsyncIterator[None]:
-    """While the block runs, a client that disconnects stops the job. The request's body must have been read."""
+    """While the block runs, a client that disconnects stops the job, and so does whatever ends the block early.
+
+    The request's body must have been read.
+    """
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -48,10 +51,12 @@ async def stopped_when_client_leaves(receive: Receive, job: Job | WithProgress) 
     watcher = asyncio.create_task(watch())
     try:
         yield
+    except BaseException:  # also where the request is cancelled: an app in another program has no disconnect then
+        job.stop()
+        raise
     finally:
         watcher.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watcher
+        await asyncio.wait({watcher})
 
 
 class EventStream(Response):
@@ -85,14 +90,11 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the stream."""
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        try:
-            async with stopped_when_client_leaves(receive, self._job):
-                async for event in self._events():
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
-                await send({"type": "http.response.body"})
-        finally:
-            self._job.stop()  # sending failed, or the server cancelled this
+        async with stopped_when_client_leaves(receive, self._job):
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for event in self._events():
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+            await send({"type": "http.response.body"})
 
     async def _events(self) -> AsyncIterator[bytes]:
         count = 1

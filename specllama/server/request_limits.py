@@ -149,8 +149,10 @@ def _parse(body: bytes, model: type[_Body]) -> _Body:
             value = json.loads(_HALF.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
     except RecursionError:
         raise HTTPException(400, "the body is nested too deeply: send it with fewer levels") from None
-    except ValueError as error:  # UnicodeDecodeError is one
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise HTTPException(400, f"the body is not JSON: {str(error)[:_LONGEST_PROBLEM]}") from None
+    except ValueError:  # Python's own limit
+        raise HTTPException(400, "a number has more than 4300 digits: send a smaller one") from None
     if not isinstance(value, dict):
         raise HTTPException(400, "the body must be a JSON object, such as {}")
     if num_values - _num_ids(value) > _MOST_WITHOUT_IDS:
@@ -158,8 +160,17 @@ def _parse(body: bytes, model: type[_Body]) -> _Body:
     return checked(value, model)
 
 
-def checked(value: dict[str, Any], model: type[_Body]) -> _Body:
+Place = tuple[int | str, ...]
+"""Where something stands in a body: the names of fields and the numbers in lists that lead to it."""
+
+
+def checked(value: dict[str, Any], model: type[_Body], place: Callable[[Place], Place] = lambda place: place) -> _Body:
     """Checks a body against a model.
+
+    Args:
+        value: the body.
+        model: its type.
+        place: gives the place that the client knows, if the body was made of another one.
 
     Raises:
         HTTPException: 400, and a message that says what is wrong.
@@ -168,7 +179,7 @@ def checked(value: dict[str, Any], model: type[_Body]) -> _Body:
         return model.model_validate(value)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)[:_MOST_PROBLEMS]
-        raise HTTPException(400, "; ".join(map(_told, problems))) from None
+        raise HTTPException(400, "; ".join(_told(place(each["loc"]), each["msg"]) for each in problems)) from None
 
 
 def _num_values(body: bytes) -> int:
@@ -199,8 +210,8 @@ def _num_in(ids: list[Any]) -> int:
     return sum(len(part) + 1 if isinstance(part, list) else 1 for part in ids)
 
 
-def _told(problem: Any) -> str:
+def _told(place: Place, problem: str) -> str:
     """A place and its problem, without the given value, which may be long."""
-    place = ".".join(str(part)[:40] for part in problem["loc"]) or "the body"
-    what = problem["msg"].removeprefix("Value error, ")  # a prefix that pydantic adds to our message
-    return f"{place}: {what[:_LONGEST_PROBLEM]}"
+    named = ".".join(str(part)[:40] for part in place) or "the body"
+    what = problem.removeprefix("Value error, ")  # a prefix that pydantic adds to our message
+    return f"{named}: {what[:_LONGEST_PROBLEM]}"

@@ -26,11 +26,11 @@ from specllama.drop_in.chat_arguments import CHOICES, require_known
 from specllama.drop_in.formats.kinds import taught_by
 from specllama.drop_in.images import decodes_by_itself, reads_images
 from specllama.drop_in.messages import template_of
-from specllama.drop_in.parts import text_of
+from specllama.drop_in.parts import TEXTS, text_of
 from specllama.drop_in.prediction import checked_prediction, is_looked_up
 from specllama.drop_in.template_fields import given_fields, unread_fields
 from specllama.drop_in.view import Call, call_on
-from specllama.engine.limits import BYTES_OF_TOKEN, require_room, size_of
+from specllama.engine.limits import BYTES_OF_TOKEN, require_room, require_room_for_ids, size_of
 from specllama.engine.options import Verify, checked_seed
 from specllama.engine.vocabulary import end_tokens
 from specllama.grammars.schemas import why_not_enforced, with_grammar_of_format
@@ -115,6 +115,17 @@ def ids_of(llm: Llama, prompt: OnePrompt) -> str | list[int]:
     return ids
 
 
+def require_room_for_prompt(prompt: OnePrompt, n_ctx: int, beside: int = 0) -> None:
+    """Refuses a prompt that cannot fit, before it is tokenized.
+
+    Raises:
+        ValueError: it cannot fit, with `beside` bytes of other text.
+    """
+    num_ids = 0 if isinstance(prompt, str) else sum(isinstance(part, int) for part in prompt)
+    require_room_for_ids(num_ids, n_ctx)
+    require_room(size_of(prompt) + BYTES_OF_TOKEN * num_ids + beside, n_ctx)
+
+
 def _is_list_of(kind: type, given: Any) -> bool:
     return isinstance(given, list) and {type(part) for part in given} <= {kind}
 
@@ -135,7 +146,7 @@ class KnownFields(BaseModel):
     @classmethod
     def _known(cls, given: Any) -> Any:
         require_known(cls.called, given, set(cls.model_fields))
-        return given
+        return without_nulls(given) if isinstance(given, dict) else given
 
 
 class TokenizeInputRequest(KnownFields):
@@ -324,9 +335,7 @@ class CompletionRequest(Additions, CreateCompletionRequest):
             ValueError: it is too long, or its schema cannot be enforced.
         """
         for prompt in self._prompts():
-            parts = [prompt] if isinstance(prompt, str) else prompt
-            size = sum(size_of(part) if isinstance(part, str) else BYTES_OF_TOKEN for part in parts)
-            require_room(size + size_of(self.suffix), llm.n_ctx())
+            require_room_for_prompt(prompt, llm.n_ctx(), beside=size_of(self.suffix))
         if reason := why_not_enforced(self._format()):
             raise ValueError(f"{reason}; simplify it".replace("response_format", "json_schema"))
         _require_room_beside_prompt(self, llm)
@@ -367,8 +376,11 @@ class Message(BaseModel):
     @classmethod
     def _of_known_parts(cls, content: str | list[dict[str, Any]] | None) -> str | list[dict[str, Any]] | None:
         for part in content if isinstance(content, list) else ():
-            if part.get("type") != _IMAGE and text_of(part) is None:
-                raise ValueError(f"content of type {part.get('type')!r:.60} is not supported: send text")
+            kind = part.get("type")
+            if kind != _IMAGE and text_of(part) is None:
+                if isinstance(kind, str) and kind in TEXTS:
+                    raise ValueError(f"content of type {kind!r} needs {TEXTS[kind]!r}, a text")
+                raise ValueError(f"content of type {kind!r:.60} is not supported: send text")
         return content
 
     def images(self) -> list[dict[str, Any]]:

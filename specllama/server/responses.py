@@ -56,6 +56,22 @@ _INCLUDED = {  # all but the first are about features that this server lacks
     *("web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url"),
     "code_interpreter_call.outputs",
 }
+_SENT_BACK = {"type", "id", "status", "created_by", "phase", "caller", "namespace"}  # by clients, with any item
+_OF_ITEM = {
+    "message": {"role", "content"},
+    "reasoning": {"summary", "content", "encrypted_content"},
+    "function_call": {"call_id", "name", "arguments", "parsed_arguments"},
+    "function_call_output": {"call_id", "name", "output"},
+}
+_BREAK = "prompt_cache_breakpoint"
+_OF_PART = {
+    "input_text": {"text", _BREAK},
+    "output_text": {"text", "annotations", "logprobs", "parsed"},
+    "text": {"text"},
+    "refusal": {"refusal"},
+    "input_image": {"image_url", "detail", "file_id", _BREAK},
+}
+"""The fields of each type of part, beside its type. OpenAI's client sends back what it got."""
 _OF_TOOL = {"type", "name", "description", "parameters", "strict"}
 _WITHOUT_EFFECT_OF_TOOL = {"allowed_callers", "defer_loading", "output_schema"}
 
@@ -212,6 +228,7 @@ def _messages(given: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
         if not isinstance(kind, str) or kind not in _ITEMS:
             why = _STATELESS if kind == "item_reference" else f"send {', '.join(_ITEMS)}"
             raise ValueError(f"input has an item of type {kind!r:.60}: {why}")
+        require_known(f"a {kind} of the input", item, _SENT_BACK | _OF_ITEM[kind])
         _ITEMS[kind](messages, item)
     return messages
 
@@ -273,7 +290,10 @@ def _text(item: dict[str, Any], name: str) -> str:
 
 def _part(part: Any) -> Any:
     """A part of a chat message. Parts with text have the same form in chats."""
-    if isinstance(part, dict) and part.get("type") == "input_image":
+    kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(kind, str) and kind in _OF_PART:
+        require_known(f"the part {kind}", part, {"type", *_OF_PART[kind]})
+    if kind == "input_image":
         return {"type": "image_url", "image_url": {"url": part.get("image_url")}}
     return part
 

@@ -48,18 +48,24 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-def serve(app: FastAPI, bound: socket.socket, say: Callable[[str], object] = lambda text: None) -> None:
+def serve(
+    app: FastAPI,
+    bound: socket.socket,
+    say: Callable[[str], object] = lambda text: None,
+    begun: Callable[[], object] = lambda: None,
+) -> None:
     """Serves until SIGTERM or Ctrl-C. Running answers are stopped within a round, and say that they were stopped.
 
     Args:
         app: from ``create_app``.
         bound: from ``bound_socket``; the caller closes it.
         say: called with messages about the shutdown.
+        begun: called when the server listens.
 
     Raises:
         KeyboardInterrupt: the server was ended by Ctrl-C.
     """
-    server = _Server(configured(app), {app.state.worker, app.state.embedding_worker}, say)
+    server = _Server(configured(app), {app.state.worker, app.state.embedding_worker}, say, begun)
     server.run(sockets=[bound])
     if server.interrupted:
         raise KeyboardInterrupt
@@ -93,9 +99,15 @@ def give_back_freed_memory() -> None:
 class _Server(uvicorn.Server):
     """Ends the generations when the server is told to end: uvicorn would wait for them."""
 
-    def __init__(self, config: uvicorn.Config, workers: Collection[Worker], say: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        workers: Collection[Worker],
+        say: Callable[[str], object],
+        begun: Callable[[], object],
+    ) -> None:
         super().__init__(config)
-        self._workers, self._say = workers, say
+        self._workers, self._say, self._begun = workers, say, begun
         self.interrupted = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -103,6 +115,11 @@ class _Server(uvicorn.Server):
         self.interrupted = self.interrupted or sig == signal.SIGINT
         self.force_exit = self.force_exit or (self.should_exit and sig == signal.SIGINT)
         self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Says that the server listens, once it does."""
+        await super().startup(sockets)
+        self._begun()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stops the generations, then the server."""

@@ -86,6 +86,7 @@ MALFORMED = {
     "[1, 2]": "not a JSON object, but list",
     '"text"': "not a JSON object, but str",
     "[" * 100_000: "nested too deeply",
+    '{"prompt": "a", "id": ' + "1" * 5000 + "}": "a number has more than 4300 digits",
     '{"question": "why?"}': "neither `prompt`",
     '{"turns": "one", "category": "qa"}': "`turns` must be a list of messages",
     '{"turns": [], "category": "qa"}': "`turns` must be a list of messages",

@@ -55,6 +55,20 @@ def test_numbers_that_are_none(make_llama: MakeLlama, name: str, value: Any, err
     assert llm.create_completion(PROMPT, max_tokens=2)["usage"]["completion_tokens"] == 2
 
 
+@pytest.mark.parametrize("size", [400, 5000])  # Python writes no number of more than 4300 digits
+def test_huge_numbers(make_llama: MakeLlama, size: int) -> None:
+    """They are not numbers of another kind, and a message does not show all of their digits."""
+    llm, huge = make_llama(), 10**size
+    names = ["temperature", "top_p", "top_k", "mirostat_tau", "xtc_probability", "dry_allowed_length"]
+    calls: list[dict[str, Any]] = [{name: sign * huge} for name in names for sign in (1, -1)]
+    calls += [{"logit_bias": {huge: 1.0}}, {"logit_bias": {1: huge}}, {"prompt": [huge]}, {"num_draft_tokens": huge}]
+    calls += [{"min_tokens": -huge}, {"logprobs": -huge}, {"tfs_z": -huge}]
+    for given in calls:
+        with pytest.raises(ValueError, match=rf"\(a number of about {size + 1} digits\)") as caught:
+            llm.create_completion(**{"prompt": PROMPT, "max_tokens": 1, **given})
+        assert len(str(caught.value)) < 200
+
+
 GONE: list[tuple[dict[str, Any], str]] = [
     ({"tfs_z": 0.5}, r"tfs_z=0.5 has no effect: llama.cpp has no tail-free sampling any more; leave it out"),
     ({"tfs_z": 0}, r"tfs_z=0 has no effect"),

@@ -138,4 +138,6 @@ def test_a_model_that_makes_none(make_llama: MakeLlama) -> None:
 def test_a_model_that_ranks_gives_scores(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     """Behind them llama.cpp has no more numbers to read."""
     llm = make_llama(tiny_files.embedding, embedding=True, pooling_type=RANK)
-    assert [len(scores) for scores in llm.embed(["a b", "c"])] == [1, 1]
+    scores = llm.embed(["a b", "c"])
+    assert [len(one) for one in scores] == [1, 1]
+    assert llm.embed(["a b", "c"], normalize=True) == scores  # of length 1 they would all be 1.0 or -1.0

@@ -328,7 +328,7 @@ BEGUN: dict[str, tuple[str, list[str], Sequence[str], str]] = {
         HARMONY,
         [OPENS[0], "commentary to=functions.", "loop ", *OPENS[4:], "json", OPENS[1], '{"n": 1}'],
         OPENS,
-        OPENS[0],  # of the next message, which has begun: nothing that was not made to has an end here
+        "",  # the mark of the next message, which has begun, is no text
     ),
     "kimi": (KIMI, ["Hm.", *SECTION[:2], "functions.loop", ":0", SECTION[2], '{"m": 1}', *SECTION[3:]], SECTION, "Hm."),
     "qwen-xml": (XML, ["Well", ".\n", "<tool_call>\n<function=loo", "oop>", "\n<parameter=q>\n3", "!!"], (), "Well."),

@@ -202,6 +202,19 @@ def test_an_answer_that_is_cut_off_loses_nothing(number: int) -> None:
             assert part["content"] == text[:end]
 
 
+@pytest.mark.parametrize("number", range(len(WRITTEN)))
+def test_half_a_mark_behind_a_begun_call_is_no_text(number: int) -> None:
+    """Neither of the content nor of the arguments, wherever the answer is cut. Behind other words it is a text."""
+    form, text, content, _ = WRITTEN[number]
+    whole = read(form, [text])
+    for end in range(len(text)):
+        part = read(form, list(text[:end]))
+        if part["calls"] and " and " not in text:
+            assert content.startswith(part["content"])
+        for mine, theirs in zip(part["calls"], whole["calls"], strict=False):
+            assert theirs[1].startswith(mine[1]) or mine[1] == "{}"
+
+
 FRAGMENTS = sorted(
     {text for _, text, _, _ in WRITTEN}
     | {mark for form in FORMATS for mark in (*form.openings, *form.marks)}

@@ -266,6 +266,8 @@ def test_metadata_that_llama_cpp_would_pass_over(
         ({"rope_freq_scale": float("nan")}, ValueError, "rope_freq_scale=nan must be a number from 0 up"),
         ({"rope_freq_base": "x"}, TypeError, "rope_freq_base='x' must be a number"),
         ({"yarn_attn_factor": float("inf")}, ValueError, "yarn_attn_factor=inf must be a number"),
+        ({"rope_freq_base": 10**400}, ValueError, "rope_freq_base=(a number of about 401 digits) must be a number"),
+        ({"n_ctx": 10**400}, ValueError, "n_ctx=(a number of about 401 digits) is out of range"),
         ({"yarn_orig_ctx": -5}, ValueError, "yarn_orig_ctx=-5 is out of range"),
         ({"attention_type": 7}, ValueError, "attention_type=7 is out of range"),
         ({"n_gpu_layers": "all"}, TypeError, "n_gpu_layers='all' must be a whole number"),

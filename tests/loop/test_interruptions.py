@@ -17,6 +17,7 @@ import pytest
 from fresh import PROMPT, SAMPLING, assert_like_fresh, text_of
 
 import specllama
+from specllama.models import loading
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -200,6 +201,42 @@ def test_keyboard_interrupt_while_decoding(llm: specllama.Llama, make_llama: Mak
                     break
     thread.join()
     assert_like_fresh(llm, make_llama, tiny_files)
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("verbose", [False, True])
+@pytest.mark.parametrize("call", ["save_state", "another draft", "close"])
+def test_keyboard_interrupt_in_a_message_of_llama_cpp(
+    make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, call: str, verbose: bool
+) -> None:
+    """llama.cpp writes messages in the middle of these calls. What a signal raises in one comes at the call's end."""
+    llm = make_llama(draft=tiny_files.good, num_draft_tokens=2, verbose=verbose)
+    text_of(llm)
+    calls = {
+        "save_state": llm.save_state,
+        "another draft": lambda: setattr(llm, "draft_model", None),
+        "close": llm.close,
+    }
+    levels = loading._logger.GGML_LOG_LEVEL_TO_LOGGING_LEVEL
+    armed = ["Ctrl-C"]
+
+    class Logger:
+        logger = loading._logger.logger
+
+        @property
+        def GGML_LOG_LEVEL_TO_LOGGING_LEVEL(self) -> Any:
+            if armed:
+                armed.pop()
+                signal.raise_signal(signal.SIGINT)
+            return levels
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(loading, "_logger", Logger())
+        calls[call]()
+    assert not armed
+    if call != "close":
+        assert text_of(llm, temperature=0.0) == text_of(make_llama(), temperature=0.0)
+    llm.close()
 
 
 def test_generator_send_appends_the_callers_tokens(

@@ -85,6 +85,7 @@ def test_a_last_line_without_its_end(source: Path) -> None:
         (b"{", "not JSON"),
         (b"[]", "not a JSON object, but list"),
         (b"[" * 100_000, "nested too deeply"),
+        (b'{"prompt": "a", "seed": ' + b"1" * 5000 + b"}", "a number has more than 4300 digits"),
         (b'"\xff"', "not UTF-8: byte 1"),
         ({"id": None, "prompt": "x"}, "`id` must be a name or a whole number, not None"),
         ({"id": True, "prompt": "x"}, "`id` must be"),

@@ -24,7 +24,7 @@ import httpx  # comes with the extras of the tests
 from specllama import cli, server
 
 if TYPE_CHECKING:
-    from conftest import TinyFiles
+    from conftest import MakeLlama, TinyFiles
 
 LONG: dict[str, Any] = {"prompt": "the cat", "max_tokens": 1000, "temperature": 1.0, "logit_bias": {"2": -100}}
 
@@ -49,17 +49,30 @@ def process(tiny_files: TinyFiles, *options: str) -> Iterator[tuple[subprocess.P
         running.communicate()
 
 
-def wait_for(url: str, **options: Any) -> httpx.Response:
-    """The health of a server that may not listen yet."""
-    client = httpx.Client(transport=httpx.HTTPTransport(retries=8))
-    with client:
-        return client.get(url + "/health", **options)
+def health(url: str, **options: Any) -> httpx.Response:
+    """The health of a server. It has said that it listens."""
+    return httpx.get(url + "/health", **options)
+
+
+@has_signals
+def test_it_listens_when_it_says_so(make_llama: MakeLlama) -> None:
+    """Whoever reads the line may connect at once."""
+    connected = threading.Event()
+    app = server.create_app(make_llama(), name="tiny")
+    with contextlib.closing(server.bound_socket("127.0.0.1", 0)) as bound:
+
+        def begun() -> None:
+            socket.create_connection(bound.getsockname()).close()
+            connected.set()
+            signal.raise_signal(signal.SIGTERM)
+
+        server.serve(app, bound, begun=begun)
+    assert connected.is_set()
 
 
 @contextlib.contextmanager
 def unfinished(url: str) -> Iterator[socket.socket]:
     """A request that has sent one byte of its body, and is being read."""
-    wait_for(url)
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
@@ -74,7 +87,7 @@ def unfinished(url: str) -> Iterator[socket.socket]:
 @has_signals
 def test_a_signal_during_generation_ends_it_cleanly(tiny_files: TinyFiles, sent: int, status: int) -> None:
     with process(tiny_files) as (running, url):
-        assert wait_for(url).json() == {"status": "ok", "running": 0, "waiting": 0, "max_parallel": 1}
+        assert health(url).json() == {"status": "ok", "running": 0, "waiting": 0, "max_parallel": 1}
         with httpx.stream("POST", url + "/v1/completions", json={**LONG, "stream": True}, timeout=60) as response:
             lines = response.iter_lines()
             assert "text" in json.loads(next(lines).removeprefix("data: "))["choices"][0]
@@ -90,14 +103,13 @@ def test_a_signal_during_generation_ends_it_cleanly(tiny_files: TinyFiles, sent:
             *(["specllama: interrupted"] if sent == signal.SIGINT else []),
         ]
     with process(tiny_files) as (running, url):  # nothing is left behind that the next one trips over
-        assert wait_for(url).status_code == 200
+        assert health(url).status_code == 200
 
 
 @pytest.mark.long
 @has_signals
 def test_a_request_without_a_stream_is_told_too(tiny_files: TinyFiles) -> None:
     with process(tiny_files) as (running, url):
-        wait_for(url)
         replies: list[httpx.Response] = []
         client = threading.Thread(target=lambda: replies.append(httpx.post(url + "/v1/completions", json=LONG)))
         client.start()
@@ -146,10 +158,10 @@ def test_an_option_without_effect(tiny_files: TinyFiles, capsys: pytest.CaptureF
 def test_the_key_from_the_environment(tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECLLAMA_API_KEY", "sesame")
     with process(tiny_files) as (_, url):
-        assert wait_for(url).status_code == 401
-        assert wait_for(url, headers={"Authorization": "Bearer sesame"}).status_code == 200
+        assert health(url).status_code == 401
+        assert health(url, headers={"Authorization": "Bearer sesame"}).status_code == 200
     with process(tiny_files, "--api-key", "other") as (_, url):
-        assert wait_for(url, headers={"Authorization": "Bearer sesame"}).status_code == 401
+        assert health(url, headers={"Authorization": "Bearer sesame"}).status_code == 401
 
 
 def test_an_address_that_cannot_be_had(tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +190,7 @@ def test_the_server_extra_is_named(
 def test_serving_everybody_without_a_key_is_pointed_out(
     tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(server, "serve", lambda app, bound, say: None)
+    monkeypatch.setattr(server, "serve", lambda app, bound, say, begun: begun())
     for options, warned in (
         (["--host", "0.0.0.0"], True),
         ([], False),

@@ -50,6 +50,20 @@ def test_everything_answers_with_it(locked: Served) -> None:
     assert 'specllama_requests_total{endpoint="/v1/completions",status="200"} 2.0' in metrics
 
 
+@pytest.mark.parametrize("key", ["k\n", " k ", "k à"])
+def test_white_space_around_the_key(make_llama: MakeLlama, key: str) -> None:
+    """A header's ends have none, and the file that a key was read from has a newline."""
+    bearer = f"Bearer {key.strip()}".encode()
+    with serving(make_llama(), api_key=key) as served:
+        for options in (
+            {"headers": {"Authorization": bearer}},
+            {"headers": {"X-Api-Key": bearer[7:]}},
+            {"auth": ("me", key)},
+        ):
+            assert served.client.get("/health", **options).status_code == 200
+        assert served.client.get("/health", headers={"Authorization": bearer + b"x"}).status_code == 401
+
+
 def test_an_empty_key_is_refused(make_llama: MakeLlama) -> None:
     with pytest.raises(ValueError, match="API key is empty"):
         server.create_app(make_llama(), name="tiny", api_key=" ")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import llama_cpp
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -162,6 +163,21 @@ def test_a_server_without(make_llama: MakeLlama) -> None:
         response = served.post("/v1/embeddings", input="a")
     assert response.status_code == 400
     assert "start it with --embedding-model FILE" in response.json()["error"]["message"]
+
+
+def test_embedders_that_make_no_vector_of_a_text(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """No embedding=True, a vector for each token, and a score."""
+    llm = make_llama()
+    for options in ({}, {"embedding": True}):
+        with pytest.raises(ValueError, match=r"create the Llama with embedding=True, and if .* pooling_type="):
+            server.create_app(llm, name="tiny", embedder=make_llama(**options))
+    ranks: dict[str, Any] = {"embedding": True, "pooling_type": llama_cpp.LLAMA_POOLING_TYPE_RANK}
+    with pytest.raises(ValueError, match="this model ranks, and makes no embeddings"):
+        server.create_app(llm, name="tiny", embedder=make_llama(tiny_files.embedding, **ranks))
+    with pytest.raises(ValueError, match="this model ranks, and makes no embeddings"):
+        server.open_embedder(str(tiny_files.embedding), n_ctx=64, verbose=False, pooling_type=ranks["pooling_type"])
+    with serving(make_llama(tiny_files.embedding, **ranks)) as served:
+        assert served.post("/v1/embeddings", input="a").status_code == 400
 
 
 def test_the_option(tiny_files: TinyFiles) -> None:

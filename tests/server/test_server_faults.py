@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from needed import imported
@@ -20,6 +22,7 @@ imported("fastapi")
 from served import Served, send, serving  # needs the extra
 
 import specllama
+from specllama import server
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -110,6 +113,33 @@ def test_a_client_that_leaves_the_line(served: Served, llm: specllama.Llama, mon
         first.close()
     served.wait_until_idle()
     assert worker.outcomes == {"completed": 1, "stopped": 1, "failed": 0, "refused": 0}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages"])
+def test_a_request_that_its_program_cancels_stops_its_generation(
+    llm: specllama.Llama, monkeypatch: pytest.MonkeyPatch, path: str, stream: bool
+) -> None:
+    """There is no connection then, whose end would tell; and who cancels hears of it."""
+    app = server.create_app(llm, name="tiny")
+    body = {**LONG, "stream": stream}
+    if path == "/v1/messages":
+        body = {**body, "messages": [{"role": "user", "content": body.pop("prompt")}]}
+
+    async def cancelled() -> None:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(client.post(path, json=body), 0.5)
+            for _ in range(1000):
+                go_on.set()
+                if (await client.get("/health")).json()["running"] == 0:
+                    break
+                await asyncio.sleep(0.01)
+
+    with held(llm, monkeypatch) as go_on:
+        asyncio.run(cancelled())
+    assert app.state.worker.outcomes == {"completed": 0, "failed": 0, "stopped": 1, "refused": 0}
 
 
 def test_requests_wait_for_each_other(served: Served) -> None:
@@ -300,6 +330,12 @@ def test_what_is_no_request_at_all(served: Served) -> None:
 def test_a_prompt_that_is_too_long_has_openais_code(served: Served) -> None:
     reply = served.post("/v1/completions", prompt="a " * 3000)
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+def test_a_prompt_of_too_many_ids_is_counted_in_tokens(served: Served) -> None:
+    for path in ("/v1/completions", "/completion", "/tokenize"):
+        error = served.post(path, **{"content" if path == "/tokenize" else "prompt": [5] * 3000}).json()["error"]
+        assert "Requested tokens (3000) exceed context window of 1024" in error["message"]
 
 
 HALVES = {

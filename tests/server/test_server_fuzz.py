@@ -16,7 +16,7 @@ from needed import imported
 imported("fastapi")
 imported("schemathesis")
 
-from test_serve_command import process, wait_for
+from test_serve_command import process
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -34,7 +34,6 @@ def test_fuzzed_requests(tiny_files: TinyFiles, target: str) -> None:
         reader = threading.Thread(target=lambda: [None for _ in said])  # llama.cpp says much of wrong grammars
         reader.start()
         try:
-            wait_for(url)
             command = [sys.executable, str(SCRIPT), url, "-n", str(NUM_REQUESTS), "--seed", "1"]
             fuzzed = subprocess.run(command, capture_output=True, text=True, timeout=600)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import socket
@@ -69,6 +70,33 @@ def test_loopback_names_are_answered(served: Served, host: str) -> None:
 def test_other_names_are_not(served: Served) -> None:
     assert {host: status(served, host) for host in REFUSED} == dict.fromkeys(REFUSED, 403)
     assert served.app.state.worker.outcomes.total() == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("http://localhost:80/health", 200),
+        ("HTTP://LOCALHOST/", 200),
+        ("http://localhost", 200),
+        ("http://evil.test/health", 403),
+        ("http:///health", 403),
+        ("http://localhost/http://localhost/health", 404),
+    ],
+)
+def test_a_target_that_names_the_server(served: Served, target: str, expected: int) -> None:
+    """It counts, and not the header beside it."""
+    scope: dict[str, Any] = {"type": "http", "method": "GET", "path": target, "raw_path": target.encode()}
+    scope |= {"query_string": b"", "headers": [(b"host", b"localhost")], "scheme": "http", "server": ("localhost", 80)}
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(served.app(scope, receive, send))
+    assert sent[0]["status"] == expected
 
 
 def test_names_that_were_allowed(make_llama: MakeLlama) -> None:
@@ -181,7 +209,7 @@ def test_the_commands_options(tiny_files: TinyFiles, monkeypatch: pytest.MonkeyP
     given: list[Any] = []
     create = server.create_app
     monkeypatch.setattr(server, "create_app", lambda llm, **options: given.append(options) or create(llm, **options))
-    monkeypatch.setattr(server, "serve", lambda app, bound, say: None)
+    monkeypatch.setattr(server, "serve", lambda *_: None)
     options = ["--host", "localhost", "--allowed-host", "a.test", "--allowed-host", "b.test", "--alias", "mine"]
     assert cli.main(["serve", "-m", str(tiny_files.target), "--port", "0", *options]) == 0
     assert (given[0]["host"], given[0]["allowed_hosts"]) == ("localhost", ["a.test", "b.test"])

@@ -16,7 +16,7 @@ import httpx
 from exact import EXACT_CACHE
 from images import asked, image, png
 from served import Served, serving  # needs the extra
-from test_serve_command import process, wait_for
+from test_serve_command import process
 
 import specllama
 from specllama import cli
@@ -177,6 +177,7 @@ JPEG = b"\xff\xd8\xff\xe0\0\x04ab\xff\xff\xc0\0\x11\x08\xff\xff\xff\xff\x03"
         ("data:image/png;base64,!!!", "no base64"),
         (data(b"a cat"), "send PNG, JPEG or GIF"),
         (data(HUGE[:17]), "ends before it says how large it is"),
+        (data(HUGE[:8] + b"\0\0\0\x08CgBI" + b"\0\0\0\x08" * 2 + HUGE[8:]), "begins with its header (IHDR)"),
         (data(HUGE), "more than 33554432 pixels"),
         (data(JPEG, "jpeg"), "more than 33554432 pixels"),
         (data(JPEG[:12], "jpeg"), "ends before it says how large it is"),
@@ -207,7 +208,6 @@ def test_without_the_part_that_sees_images_are_refused(make_llama: MakeLlama) ->
 
 def test_the_command(tiny_files: TinyFiles, clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with process(tiny_files, "--mmproj", str(clip)) as (_, url):
-        wait_for(url)
         response = httpx.post(url + CHAT, json={"messages": CAT, **OPTIONS}, timeout=60)
         assert response.status_code == 200, response.text
         assert response.json()["choices"][0]["message"]["content"]

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tiny_models as tiny
 from needed import imported
-from test_tool_calls import BEGINS, CALLS, HERMES, LOOK, LOOK_AT, THINKS, THOUGHT
+from test_tool_calls import BEGINS, CALLS, HERMES, LOOK, LOOK_AT, THINKS, THOUGHT, XML
 
 imported("fastapi")
 
 from served import Served, serving  # needs the extra
 
 from specllama.drop_in.chats import chat_call
+from specllama.server.blocks import Blocks
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, Saying, TinyFiles
@@ -26,6 +27,7 @@ TOOLS: list[Any] = [
     {"name": "look", "description": "Looks.", "input_schema": LOOK_AT, "cache_control": {"type": "ephemeral"}},
     {"name": "add", "input_schema": {"type": "object", "properties": {}}, "type": "custom"},
 ]
+PNG = {"type": "base64", "media_type": "image/png", "data": "x"}
 DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 pytestmark = pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
@@ -110,6 +112,14 @@ def test_a_text_is_that_of_a_chat(make_llama: MakeLlama, tiny_files: TinyFiles) 
         assert served.post(PATH, **GREEDY).status_code == 401
 
 
+def test_no_tokens(make_llama: MakeLlama) -> None:
+    """A stream says from its beginning how long the prompt is."""
+    with serving(make_llama()) as served:
+        whole = ask(served, max_tokens=0)
+        first, *_ = served.named_events(PATH, **{**GREEDY, "max_tokens": 0})
+        assert first["message"]["usage"] == whole["usage"] and whole["usage"]["input_tokens"] > 0
+
+
 def test_a_stop_sequence(saying: Saying) -> None:
     with serving(saying(["One", ", two", ", three"], HERMES)) as served:
         message = ask(served, stop_sequences=["four", " th"])
@@ -150,6 +160,25 @@ def test_calls_and_thoughts_are_blocks(saying: Saying) -> None:
         ]
         assert message["warnings"] == ["thinking.budget_tokens has no effect here"]
         assert message_size(served, {**GREEDY, "thinking": {"type": "disabled"}}) > message_size(served, GREEDY)
+
+
+def test_a_call_that_is_cut_in_a_mark(saying: Saying) -> None:
+    pieces = ["go ", "<tool_call>\n<function=look>\n", "<para", "meter=n>\n"]
+    cut = {**GREEDY, "tools": TOOLS, "max_tokens": 3}
+    with serving(saying(pieces, XML)) as served:
+        go, call = served.post(PATH, **cut).json()["content"]
+        assert (go["text"], call["input"]) == ("go", {"INVALID_JSON": "{"})
+        assert served.named_events(PATH, **cut)[-1] == {"type": "message_stop"}
+
+
+def test_the_rest_of_a_call_is_of_its_block() -> None:
+    """A delta may have it beside the text that follows."""
+    begun = {"index": 0, "id": "a", "function": {"name": "look", "arguments": '{"n": '}}
+    rest = {"index": 0, "function": {"arguments": "1}"}}
+    blocks = Blocks()
+    for delta in ({"tool_calls": [begun]}, {"content": "So.", "tool_calls": [rest]}, {"tool_calls": [rest]}):
+        list(blocks.read({"choices": [{"delta": delta, "finish_reason": None, "logprobs": None}]}))
+    assert [(block.kind, block.text) for block in blocks.all] == [("call", '{"n": 1}1}'), ("text", "So.")]
 
 
 def test_a_schema(saying: Saying) -> None:
@@ -194,13 +223,34 @@ def test_what_was_said_goes_back(saying: Saying) -> None:
     assert llm.detokenize(found, special=True) == llm.detokenize(expected, special=True)
 
 
+def test_a_tool_that_failed(saying: Saying) -> None:
+    llm = saying(THOUGHT[6:], HERMES)
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "look", "input": {}}]}
+    text = {"type": "text", "text": "no cat"}
+    said = {"no cat": "tool: Error: no cat\n", "": "tool: Error: \n"}
+    with serving(llm) as served:
+        for content in ("no cat", [text], []):
+            result = {"type": "tool_result", "tool_use_id": "1", "content": content, "is_error": True}
+            ask(served, messages=[*HI, call, {"role": "user", "content": [result]}])
+            read = llm.detokenize(llm.input_ids[: llm.n_tokens].tolist(), special=True).decode()
+            assert said["no cat" if content else ""] in read
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no length": ({"max_tokens": None}, "max_tokens: Field required"),
     "a tool of the server": ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "the type 'bash_20250124'"),
     "a document": ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "'document' is not supported"),
     "an image": (
-        {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "data": "x"}}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "image", "source": PNG}]}]},
         "start the server with --mmproj",
+    ),
+    "an image in a file": (
+        {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "file", "file_id": "x"}}]}]},
+        "an image has the source {'type': 'file'",
+    ),
+    "an image without data": (
+        {"messages": [{"role": "user", "content": [{"type": "image", "source": {**PNG, "data": None}}]}]},
+        "an image has the source",
     ),
     "other servers": ({"mcp_servers": [{}]}, '"mcp_servers" is not supported'),
     "a role": ({"messages": [{"role": "robot", "content": "hi"}]}, "role"),
@@ -212,9 +262,31 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no messages": ({"messages": []}, "messages"),
     "the beginning of an answer": (
         {"messages": [*HI, {"role": "assistant", "content": [{"type": "tool_use", "name": "look", "input": {}}]}]},
-        "needs a last message of the assistant that has a text",
+        "a last message of the assistant begins the answer, and needs a text",
     ),
-    "a format": ({"output_config": {"format": {"type": "xml"}}}, "response_format"),
+    "a format": ({"output_config": {"format": {"type": "xml"}}}, "output_config.format is {'type': 'xml'}"),
+    "a format without a schema": ({"output_format": {"type": "json_schema"}}, "output_format of the type json_schema"),
+    "a call without tools": ({"tool_choice": {"type": "any"}}, "has the type 'any', and there are no tools"),
+    "a choice of no type": ({"tool_choice": {"type": "some"}}, "tool_choice has the type 'some': it may be auto, any"),
+    "a choice of no tool": ({"tools": TOOLS, "tool_choice": {"type": "tool"}}, "needs name, that of a tool"),
+    "a field of a choice": ({"tool_choice": {"type": "auto", "nam": "x"}}, "did you mean name?"),
+    "a way to think": ({"thinking": {"type": "hard"}}, "thinking has the type 'hard': it may be enabled"),
+    "no content": ({"messages": [{"role": "user"}]}, "a message needs content"),
+    "a role behind a system message": (
+        {"system": "Be brief.", "messages": [{"role": "x", "content": ""}]},
+        "messages.0.",
+    ),
+    **{
+        what: ({"messages": [{"role": "assistant", "content": [block]}, *HI]}, why)
+        for what, block, why in (
+            ("a field of a block", {"type": "text", "text": "a", "txt": 1}, "a text block has no field 'txt'"),
+            ("a text without text", {"type": "text"}, "a text block needs text, a text"),
+            ("a call without a name", {"type": "tool_use", "id": "1", "input": {}}, "needs name, a text"),
+            ("a call of a text", {"type": "tool_use", "name": "look", "input": "1"}, "needs input, an object"),
+            ("a thought that is none", {"type": "thinking", "thinking": 5}, "needs thinking, a text"),
+            ("a result of a kind", {"type": "tool_result", "is_error": "yes"}, "must be true or false"),
+        )
+    },
 }
 
 
@@ -229,14 +301,6 @@ def test_an_answer_goes_on_with_the_last_message(saying: Saying) -> None:
 def test_what_is_refused(make_llama: MakeLlama) -> None:
     with serving(make_llama()) as served:
         said = {what: refused(served, **fields) for what, (fields, _) in REFUSED.items()}
-        for block in (
-            {"type": "tool_use"},
-            {"type": "tool_result"},
-            {"type": "thinking", "thinking": 5},
-            {"type": "text"},
-        ):
-            malformed = [{"role": "assistant", "content": [block]}, *HI]
-            assert served.post(PATH, **{**GREEDY, "messages": malformed, "max_tokens": 1}).status_code < 500
         assert served.post(COUNT, messages=[]).json()["error"]["type"] == "invalid_request_error"
     assert {what: REFUSED[what][1] for what in said if REFUSED[what][1] not in said[what]} == {}, said
 
@@ -249,4 +313,8 @@ def test_a_client_of_anthropics_coding_tools(make_llama: MakeLlama) -> None:
         assert message["warnings"] == [
             f"{name} has no effect here" for name in ("context_management", "metadata", "service_tier")
         ]
+        cached = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}, "citations": None}
+        result = {"type": "tool_result", "content": [cached]}
+        for given in ({"system": [cached]}, {"messages": [{"role": "user", "content": [result]}]}, {"tools": TOOLS}):
+            assert ask(served, max_tokens=1, **given)["warnings"] == ["cache_control has no effect here"]
         assert served.client.post(PATH + "?beta=true", json={**GREEDY, "max_tokens": 1}).status_code == 200

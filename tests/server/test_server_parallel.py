@@ -21,7 +21,7 @@ imported("fastapi")
 import httpx
 from exact import EXACT_CACHE
 from served import Served, serving  # needs the extra
-from test_serve_command import has_signals, process, wait_for
+from test_serve_command import has_signals, health, process
 from test_server_faults import LONG, send
 
 import specllama
@@ -334,7 +334,7 @@ def test_a_number_of_requests_that_cannot_be(make_llama: MakeLlama, value: Any, 
 @has_signals
 def test_a_signal_ends_all_of_them(tiny_files: TinyFiles) -> None:
     with process(tiny_files, "--parallel", "2") as (running, url), ThreadPoolExecutor(3) as clients:
-        assert wait_for(url).json()["max_parallel"] == 2
+        assert health(url).json()["max_parallel"] == 2
         replies = [clients.submit(httpx.post, url + COMPLETIONS, json=LONG, timeout=60) for _ in range(3)]
         while httpx.get(url + "/health").json()["waiting"] != 1:
             pass

@@ -15,13 +15,14 @@ imported("fastapi")
 openai = imported("openai")
 
 import pydantic
+from openai.types import responses as types
 from openai.types.responses import Response, ResponseStreamEvent, response_create_params
 from served import Served, serving  # needs the extra
 
 import specllama
 from specllama.drop_in.chats import chat_call
 from specllama.server.requests import ChatRequest
-from specllama.server.responses import ResponsesRequest
+from specllama.server.responses import _OF_ITEM, _OF_PART, _SENT_BACK, ResponsesRequest
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, Saying, TinyFiles
@@ -204,6 +205,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a file": ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "'input_file' is not supported"),
     "no content": ({"input": [{"role": "user"}]}, "needs a role and content"),
     "no input": ({"input": []}, "messages"),
+    "a field of a message": (
+        {"input": [{"role": "user", "content": "a", "contents": 1}]},
+        "a message of the input has",
+    ),
+    "a field of a part": (
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "a", "txt": 1}]}]},
+        "the part input_text has no field 'txt'",
+    ),
+    "a part without its text": (
+        {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
+        "needs 'text', a text",
+    ),
     "a call without a name": ({"input": [{"type": "function_call", "call_id": "1"}]}, "needs name, a text"),
     "a field of chats": ({"max_tokens": 3}, "here it is max_output_tokens"),
     "a field that nobody knows": ({"temprature": 1}, "did you mean temperature?"),
@@ -250,6 +263,29 @@ def test_every_field_of_openais_is_done_or_ignored_or_refused(make_llama: MakeLl
             *("include reasoning.encrypted_content", "prompt_cache_key", "reasoning.summary", "reasoning_effort"),
             *("store", "text.verbosity", "truncation"),
         ]
+
+
+def test_every_field_of_openais_items_is_known() -> None:
+    """Of those that this server takes. Clients send back what they got."""
+    items: dict[str, list[Any]] = {
+        "message": [types.EasyInputMessage, types.ResponseOutputMessage, types.response_input_item.Message],
+        "reasoning": [types.ResponseReasoningItem],
+        "function_call": [types.ResponseFunctionToolCall, types.parsed_response.ParsedResponseFunctionToolCall],
+        "function_call_output": [
+            types.ResponseFunctionToolCallOutputItem,
+            types.response_input_item.FunctionCallOutput,
+        ],
+    }
+    parts: dict[str, list[Any]] = {
+        "input_text": [types.ResponseInputText],
+        "input_image": [types.ResponseInputImage],
+        "output_text": [types.ResponseOutputText, types.parsed_response.ParsedResponseOutputText],
+        "refusal": [types.ResponseOutputRefusal],
+    }
+    for kind, classes in items.items():
+        assert {name for each in classes for name in each.model_fields} <= _SENT_BACK | _OF_ITEM[kind]
+    for kind, classes in parts.items():
+        assert {name for each in classes for name in each.model_fields} <= {"type", *_OF_PART[kind]}
 
 
 def test_nothing_is_stored(make_llama: MakeLlama) -> None:

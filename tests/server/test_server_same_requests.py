@@ -149,6 +149,8 @@ def test_several_texts_are_a_list(served: Served) -> None:
         alone[name] for name in ("content", "tokens", "prompt", "tokens_evaluated")
     ]
     assert second["tokens_evaluated"] == 3
+    none = served.post("/completion", prompt="the", n_predict=0).json()
+    assert (none["tokens_evaluated"], none["tokens_predicted"]) == (alone["tokens_evaluated"], 0)
 
 
 def test_ids_and_texts_in_one_prompt(served: Served) -> None:

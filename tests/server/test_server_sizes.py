@@ -22,7 +22,7 @@ import httpx
 import uvicorn
 from latencies import latencies
 from served import Served, serving  # needs the extra
-from test_serve_command import process, wait_for
+from test_serve_command import process
 
 from specllama import server
 from specllama.server import connections
@@ -96,6 +96,10 @@ HUGE: dict[str, tuple[str, bytes, int, str]] = {
         "exceed context window",
     ),
     "tools": ("/v1/chat/completions", body(messages=HI, tools=[{}] * 20_000), 413, "more than 16384 values"),
+    "digits": (
+        *("/v1/completions", b'{"prompt": "a", "seed": ' + b"1" * 5000 + b"}", 400),
+        "a number has more than 4300 digits: send a smaller one",
+    ),
     "depth": ("/v1/completions", b"[" * 100_000, 400, "nested too deeply"),
     "to tokenize": ("/extras/tokenize", LONG_INPUT, 400, "exceed context window of 512"),
     "to count": ("/extras/tokenize/count", LONG_INPUT, 400, "exceed context window of 512"),
@@ -305,7 +309,6 @@ def test_a_long_answer_is_not_cut_off(make_llama: MakeLlama, monkeypatch: pytest
 @pytest.mark.long
 def test_five_hundred_idle_connections_lock_nobody_out(tiny_files: TinyFiles) -> None:
     with process(tiny_files) as (_, url), contextlib.ExitStack() as open_ones:
-        wait_for(url)
         host, port = url.removeprefix("http://").split(":")
         for _ in range(500):
             open_ones.enter_context(socket.create_connection((host, int(port)), timeout=30))

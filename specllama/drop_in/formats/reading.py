@@ -41,6 +41,7 @@ class Reading:
         self._calls: list[Delta] = []  # the new part of each call
         self._number = -1
         self._is_left_out = False
+        self._has_ended = False
         self.is_over = False
 
     # The characters
@@ -50,6 +51,8 @@ class Reading:
         character = self._back.pop() if self._back else (yield)
         if character:
             self._read.append(character)
+        else:
+            self._has_ended = True
         return character
 
     @property
@@ -66,10 +69,21 @@ class Reading:
         self._back += reversed(self._read[at:])
         del self._read[at:]
 
+    def drop_rest(self) -> None:
+        """Leave out all characters that are to be read again."""
+        self._back.clear()
+
     # The message
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the answer has ended in a call or right behind one. What has begun there as a mark is no text."""
+        return self._has_ended and self._is_fresh and self._number >= 0
 
     def content(self, text: str) -> None:
         """Add text for the user."""
+        if self.is_cut_off:
+            return
         if self._is_fresh:
             text = text.lstrip()
             if not text:
@@ -153,7 +167,7 @@ def text_until(reading: Reading, write: Callable[[str], None], marks: Collection
             pending = pending[1:]
         if pending in marks:
             return pending
-    if pending:
+    if pending and not reading.is_cut_off:
         write(pending)
     return ""
 
@@ -164,6 +178,8 @@ def literally(reading: Reading, text: str) -> Parsing[bool]:
     for expected in text:
         if (yield from reading.next()) != expected:
             reading.back_to(at)
+            if reading.is_cut_off:
+                reading.drop_rest()
             return False
     return True
 
