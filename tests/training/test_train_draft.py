@@ -281,7 +281,7 @@ def test_the_hours_are_divided() -> None:
     assert learned == pytest.approx(8 * written)
     assert plan.num_tokens == pytest.approx(100.0 * written)
     assert plan_of(rates, hours=None, tokens=1000, recipe=Recipe()).seconds == pytest.approx((10.0, 10.0, 80.0))
-    slower = dataclasses.replace(rates, step=3.0)  # of each batch
+    slower = dataclasses.replace(rates, step=6.0)  # of each batch
     assert plan_of(slower, hours=2.0, tokens=None, recipe=Recipe()).num_tokens < 0.8 * plan.num_tokens
     assert plan_of(slower, hours=2.0, tokens=None, recipe=Recipe()).hours == pytest.approx(2.0, rel=1e-2)
 
