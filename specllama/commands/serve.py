@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import ipaddress
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -150,15 +152,7 @@ def run(arguments: argparse.Namespace) -> int:
                 max_body=arguments.max_body,
                 embedder=embedder,
             )
-
-            def tell() -> None:
-                host, port = bound.getsockname()[:2]
-                print(f"serving {name} on http://{f'[{host}]' if ':' in host else host}:{port}", file=sys.stderr)
-                if api_key is None and not ipaddress.ip_address(host).is_loopback:
-                    print(
-                        "specllama: warning: whoever reaches this address can use it: give --api-key", file=sys.stderr
-                    )
-
+            tell = functools.partial(_tell, name, bound, has_key=api_key is not None)
             try:
                 server.serve(app, bound, lambda text: show(f"{text}\n"), tell)
             finally:
@@ -166,3 +160,11 @@ def run(arguments: argparse.Namespace) -> int:
                     worker.shut_down()
                     worker.close()  # before the end of the block frees the model
     return 0
+
+
+def _tell(name: str, bound: socket.socket, *, has_key: bool) -> None:
+    """Say where the server listens."""
+    host, port = bound.getsockname()[:2]
+    print(f"serving {name} on http://{f'[{host}]' if ':' in host else host}:{port}", file=sys.stderr)
+    if not has_key and not ipaddress.ip_address(host).is_loopback:
+        print("specllama: warning: whoever reaches this address can use it: give --api-key", file=sys.stderr)

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from specllama.backend.shown import shown
-from specllama.engine.limits import LARGEST_FLOAT
-from specllama.engine.samplers import CHAIN, DEFAULTS, check_numbers
+from specllama.engine.samplers import CHAIN, DEFAULTS, check_numbers, require_finite
 from specllama.engine.sizes import check_sizes
 
 from .base_class import BaseLlama
@@ -201,10 +200,7 @@ def sampling_of(arguments: dict[str, Any]) -> dict[str, Any]:
     if sampling["mirostat_mode"] not in _MIROSTATS:
         raise ValueError(f"mirostat_mode={shown(sampling['mirostat_mode'])} must be 0 (off), 1 or 2")
     for name in ("mirostat_tau", "mirostat_eta"):
-        if not abs(sampling[name]) <= LARGEST_FLOAT:
-            raise ValueError(
-                f"{name}={shown(sampling[name])} is not a usable value: it must be a finite number, at most 3.4e38"
-            )
+        require_finite(name, sampling[name])
     if sampling.get("tfs_z", 1.0) < 1:
         raise ValueError(
             f"tfs_z={shown(sampling['tfs_z'])} has no effect: llama.cpp has no tail-free sampling any more; leave it "

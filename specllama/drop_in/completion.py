@@ -82,7 +82,7 @@ class Completion:
         self._log, self._prompt_log = self._new_log(), self._new_log()
         self._generation = Generation(call.slot, self._request(arguments))
         self._watch = call.watch
-        self._origins: list[Origin] = []  # the origins of the assembler's tokens
+        self._origins: list[Origin] = []  # the origins of the assembler's tokens, where somebody asks
         self._num_shown = 0  # tokens that the watch has been told of
         self._finish_reason = "length"
 
@@ -155,7 +155,8 @@ class Completion:
                     return
                 if self._log is not None:
                     self._log.add(token, self._generation.logits())
-                self._origins.append(self._generation.origin)
+                if self._watch is not None or self._call.prediction is not None:
+                    self._origins.append(self._generation.origin)
                 stopped = assembler.add(token) or self._ends_answer(token)
                 yield
                 if stopped:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from specllama import _core
 from specllama.backend.shown import shown
 
-from .limits import LARGEST_INT
+from .limits import LARGEST_FLOAT, LARGEST_INT
 from .model import Model
 from .vocabulary import sequence_breakers_of
 
@@ -51,14 +50,20 @@ def check_numbers(values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if not isinstance(value, numbers.Integral if name in _WHOLE else numbers.Real):
             raise TypeError(f"{name}={shown(value)} must be a {'whole ' * (name in _WHOLE)}number")
-        if name not in _WHOLE:
-            _require_float(name, value)
-        elif isinstance(value, numbers.Integral) and abs(int(value)) > LARGEST_INT:
-            raise ValueError(f"{name}={shown(value)} is out of range: it must be at most {LARGEST_INT}")
+        if isinstance(value, numbers.Integral):  # other numbers are checked where they are used
+            if name not in _WHOLE:
+                require_finite(name, value)
+            elif abs(int(value)) > LARGEST_INT:
+                raise ValueError(f"{name}={shown(value)} is out of range: it must be at most {LARGEST_INT}")
 
 
-def _require_float(name: str, value: Any) -> None:
-    if isinstance(value, numbers.Integral) and abs(int(value)) > sys.float_info.max:
+def require_finite(name: str, value: Any) -> None:
+    """Check that a number fits into a float of C.
+
+    Raises:
+        ValueError: it is too large, infinite or not a number.
+    """
+    if not abs(value) <= LARGEST_FLOAT:
         raise ValueError(f"{name}={shown(value)} is not a usable value: it must be a finite number, at most 3.4e38")
 
 
@@ -109,10 +114,11 @@ def _check(name: str, value: Any) -> None:
     if not isinstance(value, kind):
         wanted = "a whole number" if kind is numbers.Integral else "a number"
         raise TypeError(f"{name}={shown(value)} must be {wanted}, such as its default {default}")
-    if kind is numbers.Real:
-        _require_float(name, value)
-    elif isinstance(value, numbers.Integral) and abs(int(value)) > LARGEST_INT:
-        raise ValueError(f"{name}={shown(value)} is out of range: it must be from -1 to {LARGEST_INT}")
+    if isinstance(value, numbers.Integral):
+        if kind is numbers.Real:
+            require_finite(name, value)
+        elif abs(int(value)) > LARGEST_INT:
+            raise ValueError(f"{name}={shown(value)} is out of range: it must be from -1 to {LARGEST_INT}")
 
 
 def taken_from(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -175,8 +175,8 @@ def _check_numbers(kwargs: Mapping[str, Any]) -> None:
         value: Any = kwargs.get(name, 0.0)
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise TypeError(f"{name}={shown(value)} must be a number")
-        is_huge = isinstance(value, numbers.Integral) and abs(int(value)) > sys.float_info.max
-        if is_huge or not math.isfinite(value) or (name in _NEVER_NEGATIVE and value < 0):
+        size: Any = abs(value)
+        if not size <= sys.float_info.max or (name in _NEVER_NEGATIVE and value < 0):
             raise ValueError(f"{name}={shown(value)} must be a number{' from 0 up' if name in _NEVER_NEGATIVE else ''}")
     for share in kwargs.get("tensor_split") or ():
         if not isinstance(share, (int, float, np.floating)) or not 0 <= share < math.inf:
