@@ -1,12 +1,12 @@
 """How should a draft learn? The same text, the same states, and one choice changed at a time.
 
     python scripts/train_experiments.py MODEL --tokens 20000 --only muon,adamw --record NAME
-    python scripts/train_experiments.py MODEL --draft SMALL --tokens 20000 --record NAME
+    python scripts/train_experiments.py MODEL --draft SMALL --tokens 20000 --record NAME [--kind pard]
 
-The second one trains a small model. The text is that of `specllama train-draft`. States are kept in specllama's cache,
-for further choices. `--record` adds to a file of docs/data, from which
-`scripts/tables.py` makes the table of docs/make-your-own-draft.md. The seconds are those of the processor, on one
-thread: other work on the machine hardly changes them.
+The second one trains a small model; with --kind pard it becomes a parallel draft. The text is that of
+`specllama train-draft`. States are kept in specllama's cache, for further choices. `--record` adds to a file of
+docs/data, from which `scripts/tables.py` makes the tables of docs/make-your-own-draft.md. The seconds are those of the
+processor, on one thread: other work on the machine hardly changes them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from specllama import Engine, Llama
 from specllama.backend.cpu import cpu_name
 from specllama.engine.hidden import FINAL
 from specllama.models import catalog
-from specllama.models.head_kinds import SIBLING, TRAINED
+from specllama.models.head_kinds import OF_A_SMALL_MODEL, PARALLEL, SIBLING, TRAINED
 from specllama.training.fit import SIBLINGS, Recipe, fit
 from specllama.training.optimizer import Muon
+from specllama.training.parallel import read_parallel
 from specllama.training.plan import num_rows
 from specllama.training.progress import SILENT
 from specllama.training.shards import write_shards
@@ -63,8 +64,7 @@ def blended(
     """
     total = batch.embedded.new_zeros(())
     for step, multiplied in enumerate(head.drafted(batch, head.learned_steps)):
-        learned = batch.learned.clone()
-        learned[:, :step] = False
+        learned = head.learned(batch, step)
         logits, shares = head.logits(multiplied[learned]).float(), batch.shares[learned]
         log_q = torch.gather(logits.log_softmax(-1), -1, batch.likely[learned])
         q = log_q.exp()
@@ -109,23 +109,30 @@ OF_SIBLINGS: dict[str, Recipe] = {
 }
 
 
-def prepared(target: Target, work: Work, tokens: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Make text and states as `specllama train-draft` does. Returns the tokens that the heads can draft [n_rows]."""
+def prepared(
+    target: Target, work: Work, tokens: int, *, all_held_out: bool
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Make text and states as `specllama train-draft` does. Returns the tokens that the heads can draft [n_rows].
+
+    `all_held_out`: whether all texts of the cache that are held out are measured, and not only the first ones.
+    """
     work.folder.mkdir(parents=True, exist_ok=True)
     if sum(text.size for text in read_texts(work.texts)) < tokens:
         llm = Llama(target.path, n_ctx=N_CTX, n_threads=1, n_threads_batch=1, max_parallel=16, verbose=False)
         Writer(llm, work.texts).write(lambda size: size >= tokens, 16, lambda *_: None)
         llm.close()
-    texts = _first(read_texts(work.texts), tokens)
+    texts = _first(read_texts(work.texts), tokens, all_held_out)
     rows = counted_rows(texts, target.n_vocab, num_rows)
     with Engine.open(target.path, n_ctx=N_CTX, n_threads=1, shown_layers=target.layers or (FINAL,)) as engine:
         write_shards(engine, texts, rows, len(target.layers), work.states, lambda _: False, lambda *_: None)
     return rows
 
 
-def _first(texts: list[Text], tokens: int) -> list[Text]:
+def _first(texts: list[Text], tokens: int, all_held_out: bool) -> list[Text]:
+    """The first texts. With all that are held out, heads of more or less text can be compared."""
     sizes = np.cumsum([text.size for text in texts])
-    return texts[: int(np.searchsorted(sizes, tokens)) + 1]
+    count = int(np.searchsorted(sizes, tokens)) + 1
+    return [text for i, text in enumerate(texts) if i < count or (all_held_out and text.is_held_out)]
 
 
 def tried(
@@ -133,6 +140,7 @@ def tried(
     work: Work,
     rows: np.ndarray[tuple[int], np.dtype[np.int64]],
     start: SiblingStart | None,
+    kind: str,
     name: str,
     recipe: Recipe,
 ) -> dict[str, object]:
@@ -140,7 +148,6 @@ def tried(
     for left in (work.checkpoint, work.best, work.folder / "cells.json"):
         left.unlink(missing_ok=True)
     begun = time.process_time()
-    kind = TRAINED[0] if start is None else SIBLING
     _, found = fit(
         work, target, rows, start=start, kind=kind, device="cpu", seconds=1e9, progress=SILENT, recipe=recipe
     )
@@ -162,21 +169,23 @@ def main() -> int:
     parser.add_argument("model")
     parser.add_argument("--tokens", type=int, default=20_000)
     parser.add_argument("--draft", metavar="SMALL", help="a small model, which learns in place of a new head")
+    parser.add_argument("--kind", choices=OF_A_SMALL_MODEL, default=SIBLING, help="what the small model becomes")
     parser.add_argument("--only", help="names of recipes, with commas; by default all of them")
     parser.add_argument("--record", metavar="NAME", help="a file of docs/data, without its ending")
     arguments = parser.parse_args()
     use_threads(1)
     target = read_target(catalog.resolve(arguments.model))
-    recipes, start = RECIPES, None
+    recipes, start, kind = RECIPES, None, TRAINED[0]
     if arguments.draft is not None:
-        recipes, start = OF_SIBLINGS, read_sibling(catalog.resolve(arguments.draft), target)
+        recipes, kind = OF_SIBLINGS, arguments.kind
+        start = (read_parallel if kind == PARALLEL else read_sibling)(catalog.resolve(arguments.draft), target)
         target = dataclasses.replace(target, layers=start.layers)
     asked = {"experiments": arguments.tokens, "small": arguments.draft}
     work = Work(target.weights, {"text": [], "answer": Budget(tokens=1).answer}, asked)
     with work.alone():
-        rows = prepared(target, work, arguments.tokens)
+        rows = prepared(target, work, arguments.tokens, all_held_out=start is None)
         for name in arguments.only.split(",") if arguments.only else recipes:
-            found = tried(target, work, rows, start, name, recipes[name])
+            found = tried(target, work, rows, start, kind, name, recipes[name])
             sys.stdout.write(json.dumps(found) + "\n")
             sys.stdout.flush()
             if arguments.record:

@@ -114,7 +114,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             logits are not computed. ``"auto"``: 32,768 if the vocabulary has more than 65,536 tokens, else all. None:
             all. They are the tokens that the target has written most, the vocabulary's first ones, and the text's own.
         draft_mask_token: the mask token of a parallel draft model (PARD). Such a draft predicts a token at each place
-            that holds this one, and so drafts several tokens in one decode. None: the draft is not parallel.
+            that holds this one, and so drafts several tokens in one decode. None: the token that the draft's file names
+            (``specllama train-draft --kind pard`` writes it), else the draft is not parallel.
         draft_window: the most tokens of a text that a draft model reads and holds: the last ones. In a longer text it
             holds at least a quarter of this number. None: as many as its context has room for.
         num_draft_tokens: gamma, the number of tokens that a round drafts; 0 is plain decoding. ``"auto"``: as many as

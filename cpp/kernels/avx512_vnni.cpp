@@ -68,7 +68,7 @@ struct Avx512Lanes {
 
 struct Avx512Floats {
     static constexpr int kRows = 4;     // rows of the cache that are multiplied at once
-    static constexpr int kColumns = 4;  // queries that they are multiplied with; all sums stay in registers
+    static constexpr int kColumns = 6;  // queries that they are multiplied with; all sums stay in registers
     using Floats = __m512;
 
     static Floats spread(float value) { return _mm512_set1_ps(value); }

@@ -2,6 +2,8 @@
 // each instruction set. The template parameter F says how that set holds the 16 numbers. Every F gives the same bits.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/float_kernels.hpp"
 
 namespace specllama::kernels {
@@ -58,16 +60,30 @@ inline void multiply_block(const uint8_t * row, int64_t stride, const float * co
     }
 }
 
+// Calls compute(n, c) for groups of n columns (an integral constant) from c on. They are as few as F allows, and of
+// nearly one size: each group reads the rows again, and a group of one column has too few sums to keep the processor
+// busy.
+template <class F, int most = F::kColumns, class Compute>
+inline void for_groups(int columns, int first, int groups, const Compute & compute) {
+    for (; groups > 0 && (columns - first + groups - 1) / groups == most; first += most, --groups) {
+        compute(std::integral_constant<int, most>(), first);
+    }
+    if constexpr (most > 1) {
+        for_groups<F, most - 1>(columns, first, groups, compute);
+    }
+}
+
+template <class F, class Compute>
+inline void for_groups(int columns, const Compute & compute) {
+    for_groups<F>(columns, 0, (columns + F::kColumns - 1) / F::kColumns, compute);
+}
+
 template <class F, CacheType type, int rows>
 inline void multiply_some(const uint8_t * row, int64_t stride, const float * const * x, int columns, int64_t length,
                           float * const * out, int64_t first_row) {
-    int c = 0;
-    for (; c + F::kColumns <= columns; c += F::kColumns) {
-        multiply_block<F, type, rows, F::kColumns>(row, stride, x + c, length, out + c, first_row);
-    }
-    for (; c < columns; ++c) {
-        multiply_block<F, type, rows, 1>(row, stride, x + c, length, out + c, first_row);
-    }
+    for_groups<F>(columns, [&](auto count, int c) {
+        multiply_block<F, type, rows, count()>(row, stride, x + c, length, out + c, first_row);
+    });
 }
 
 template <class F, CacheType type>
@@ -210,13 +226,9 @@ inline void add_columns(const CacheRows & rows, int64_t cells, const float * wei
 template <class F, CacheType type>
 inline void add_weighted(const CacheRows & rows, int64_t cells, const float * weights, float * const * sums,
                          int columns, int64_t length) {
-    int c = 0;
-    for (; c + F::kColumns <= columns; c += F::kColumns) {
-        add_columns<F, type, F::kColumns>(rows, cells, weights + c * kTileCells, sums + c, length);
-    }
-    for (; c < columns; ++c) {
-        add_columns<F, type, 1>(rows, cells, weights + c * kTileCells, sums + c, length);
-    }
+    for_groups<F>(columns, [&](auto count, int c) {
+        add_columns<F, type, count()>(rows, cells, weights + c * kTileCells, sums + c, length);
+    });
 }
 
 // Finds the queries that see a cell of the tile. Writes their indices to `which`, and returns how many there are.

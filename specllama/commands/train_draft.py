@@ -60,13 +60,13 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         default=TRAINED[0],
         help="the kind of head, default eagle3; medusa, hydra and blockwise read only the model's final state, cost "
         "less, and are right less often; sibling is no head, but a small model of the family that learns to write as "
-        "this one does (--draft)",
+        "this one does (--draft); pard makes a small model of the family say several tokens in one decode (--draft)",
     )
     parser.add_argument(
         "--draft",
         type=str,
         metavar="SMALL",
-        help="for --kind sibling: the small model that learns, a GGUF file or a name of the catalog",
+        help="for --kind sibling and --kind pard: the small model that learns, a GGUF file or a name of the catalog",
     )
     parser.add_argument(
         "--output", "-o", type=Path, metavar="FILE", help="the file to write, default: KIND-NAME.gguf beside the model"

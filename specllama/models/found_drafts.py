@@ -16,6 +16,7 @@ from .block_head_file import read_block_head
 from .families import KnownDraft, Named, family_of
 from .gguf_values import architecture_of, read_without_texts
 from .head_file import BESIDE, read_head, require_mtp
+from .head_kinds import MASK_TOKEN
 from .header_checks import largest
 from .hub import HubName, on_disk
 from .loading import require_gguf
@@ -52,8 +53,8 @@ class FoundDraft:
 
     Attributes:
         draft_model: the value to give as ``draft_model`` (-md).
-        kind: ``"model"``, ``"foreign"`` (a model with another tokenizer), ``"parallel"`` (a model for
-            ``draft_mask_token``), or the kind of head.
+        kind: ``"model"``, ``"foreign"`` (a model with another tokenizer), ``"parallel"`` (a model that
+            says several tokens in one decode), or the kind of head.
         where: the place where it was found.
         size: its size in bytes.
         share: the share of the target's tokens that it has, from 0 to 1.
@@ -198,12 +199,11 @@ class _Target:
             shared = self.shared.share(tokens)
             if shared is not None:
                 memory, cost = size + _cache_bytes(values), _read_of(values, size) / self.read
-                is_parallel = _PARALLEL.search(Named.of(values, os.path.basename(path)).names) is not None
-                if is_parallel and shared.is_foreign:
-                    return  # it is a parallel draft for models of another tokenizer
-                kind, why_not = (
-                    ("parallel", _MASK) if is_parallel else ("foreign" if shared.is_foreign else "model", None)
-                )
+                kind, why_not = "foreign" if shared.is_foreign else "model", None
+                if _is_parallel(path, values):
+                    if shared.is_foreign:
+                        return  # it is a parallel draft for models of another tokenizer
+                    kind, why_not = "parallel", None if MASK_TOKEN in values else _MASK
                 trained = _trained_for(values, self.path)
                 usual = _usual(shared, next((one for one in known if _is_of(path, one)), None))
                 acceptance, is_of_name = usual if trained is None else trained, trained is not None
@@ -244,6 +244,11 @@ class _Target:
         unlikely = not is_head and draft.cost > 0.6  # drafting a token takes nearly as long as decoding one plainly
         last = bits if is_head else draft.cost
         return (draft.why_not is not None, unlikely, is_foreign, not is_head, not draft.is_of_name, of_kind, last)
+
+
+def _is_parallel(path: str, values: Mapping[str, Any]) -> bool:
+    names = Named.of(values, os.path.basename(path)).names
+    return MASK_TOKEN in values or _PARALLEL.search(names) is not None
 
 
 def _trained_for(values: Mapping[str, Any], target: str) -> float | None:

@@ -6,5 +6,11 @@ OF_THE_FINAL_STATE = ("medusa", "hydra", "blockwise")
 """The kinds that read only the target's final hidden state."""
 SIBLING = "sibling"
 """A small model that learns to write as its target does. It is no head, but ``train-draft`` makes it, too."""
-TRAINED = ("eagle3", *OF_THE_FINAL_STATE, SIBLING)
+PARALLEL = "pard"
+"""A small model that learns to say several tokens in one decode (PARD, arXiv 2504.18583)."""
+MASK_TOKEN = "specllama.draft_mask_token"
+"""The metadata with the mask token of such a model."""
+OF_A_SMALL_MODEL = (SIBLING, PARALLEL)
+"""The kinds that are made from a small model."""
+TRAINED = ("eagle3", *OF_THE_FINAL_STATE, *OF_A_SMALL_MODEL)
 """The kinds that ``specllama train-draft`` can make. The first one is the default."""

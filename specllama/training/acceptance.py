@@ -57,8 +57,7 @@ def acceptance(head: AnyHead, batches: Iterable[Batch]) -> Acceptance:
             alive = alive & is_right
             right[step] += int(alive.sum())
             alive = alive & (guess == batch.follows)
-            counted = batch.learned.clone()
-            counted[:, :step] = False
+            counted = head.learned(batch, step)
             q = torch.gather(logits.log_softmax(-1), -1, batch.likely).exp()
             shared[step] += float(torch.minimum(q, batch.shares).sum(-1)[counted].sum())
             places[step] += int(counted.sum())

@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.models.gguf_values import parts_of
+from specllama.models.head_kinds import MASK_TOKEN
 from specllama.models.state_head_file import ARCHITECTURES
 
 from .acceptance import Acceptance
 from .head import STEPS, AnyHead, Shape
+from .parallel import ParallelStart
 from .sibling import Sibling
 from .state_head import StateHead, StateShape
 from .target import Target
@@ -148,6 +150,8 @@ def _write_sibling(
         writer = gguf.GGUFWriter(temporary, model.architecture)
         writer.add_author(f"specllama {__version__} train-draft")
         writer.add_file_type(gguf.LlamaFileType["ALL_F32" if file_type == "F32" else f"MOSTLY_{file_type}"])
+        if isinstance(sibling.start, ParallelStart):
+            writer.add_uint32(MASK_TOKEN, sibling.start.mask)
         _add_training(writer, target, acceptance, num_tokens)  # before long texts: a search for drafts reads less
         left_out = {"general.architecture", "general.file_type", *_NOT_COPIED}
         for name, field in gguf.GGUFReader(parts_of(model.path)[0]).fields.items():

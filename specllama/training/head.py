@@ -154,6 +154,12 @@ class AnyHead(nn.Module):
         """The result of `forward` for a batch."""
         return self(batch.embedded, self.read(batch.states), steps)
 
+    def learned(self, batch: Batch, step: int) -> torch.Tensor:
+        """The places whose predictions in a step, from 0, are learned and measured [batch, places]."""
+        found = batch.learned.clone()
+        found[:, :step] = False
+        return found
+
     def logits(self, multiplied: torch.Tensor) -> torch.Tensor:
         """The logits [..., n_rows] of the tokens that the head can draft."""
         return functional.linear(multiplied, self.output)

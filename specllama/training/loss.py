@@ -21,8 +21,7 @@ def loss_of(head: AnyHead, batch: Batch) -> torch.Tensor:
     """
     total = batch.embedded.new_zeros(())
     for step, multiplied in enumerate(head.drafted(batch, head.learned_steps)):
-        learned = batch.learned.clone()
-        learned[:, :step] = False
+        learned = head.learned(batch, step)
         entropy = _CrossEntropy.apply(multiplied[learned], head.output, batch.likely[learned], batch.shares[learned])
         total = total + entropy / max(1, int(learned.sum()))
     return total / head.learned_steps

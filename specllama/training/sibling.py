@@ -184,7 +184,9 @@ class Layer(nn.Module):
             }
         )
 
-    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, halves: bool) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, halves: bool, visible: torch.Tensor | None
+    ) -> torch.Tensor:
         """The states after the layer, from the states before it [batch, places, n_embd]."""
         seen = self._normed(x, self.attn_norm)
         q, k, v = (self._heads(self.matrices[name](seen)) for name in MATRICES[:3])
@@ -194,7 +196,7 @@ class Layer(nn.Module):
         )
         group = self._n_head // k.shape[1]
         k, v = (one.repeat_interleave(group, 1) for one in (k, v))
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None)
         x = x + self.matrices["attn_output"](mixed.transpose(1, 2).flatten(-2))
         seen = self._normed(x, self.ffn_norm)
         gated = functional.silu(self.matrices["ffn_gate"](seen)) * self.matrices["ffn_up"](seen)
@@ -234,13 +236,25 @@ class Sibling(AnyHead):
         self.register_buffer("turns", torch.from_numpy(turns.astype(np.float32)), persistent=False)
         self.layers = nn.ModuleList(Layer(start, number) for number in range(model.n_layer))
 
-    def states(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The final states, after the last norm [batch, places, n_embd], of texts [batch, places]."""
+    def states(
+        self, tokens: torch.Tensor, positions: torch.Tensor | None = None, visible: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The final states, after the last norm.
+
+        Args:
+            tokens: the texts [batch, places].
+            positions: the position of each place [places]; None for 0, 1, 2, ...
+            visible: which places each place attends to [places, places]; None for itself and all before it.
+
+        Returns:
+            A tensor [batch, places, n_embd].
+        """
         x = self.embeddings[tokens].float()
-        angles = torch.arange(tokens.shape[1], device=x.device)[:, None] * self.turns
+        at = torch.arange(tokens.shape[1], device=x.device) if positions is None else positions
+        angles = at[:, None] * self.turns
         cos, sin = angles.cos(), angles.sin()
         for layer in self.layers:
-            x = layer(x, cos, sin, self._halves)
+            x = layer(x, cos, sin, self._halves, visible)
         return functional.rms_norm(x.float(), x.shape[-1:], self.norm, self.start.epsilon)
 
     def drafted(self, batch: Batch, steps: int) -> list[torch.Tensor]:

@@ -18,7 +18,7 @@ from specllama.backend.cpu import default_threads
 from specllama.engine.hidden import FINAL
 from specllama.models import catalog
 from specllama.models.head_file import head_beside
-from specllama.models.head_kinds import OF_THE_FINAL_STATE, SIBLING, TRAINED
+from specllama.models.head_kinds import OF_A_SMALL_MODEL, OF_THE_FINAL_STATE, PARALLEL, TRAINED
 
 from .progress import SILENT, Progress
 from .start import AnyStart, read_start
@@ -129,7 +129,7 @@ def trained(
         output: the path for the head; None for a file beside the model, such as ``eagle3-NAME.gguf``.
         text: files of the user's with prompts or text, as for `Writer`.
         start: an EAGLE-3 head for this model, which is trained further; None for a new head.
-        small: for the kind ``"sibling"``: the small model, a GGUF file or a name of the catalog.
+        small: for the kinds ``"sibling"`` and ``"pard"``: the small model, a GGUF file or a name of the catalog.
         threads: the number of threads for everything; None for the usual number on this machine.
         force: whether an existing head is replaced.
         progress: is told the progress.
@@ -151,14 +151,15 @@ def trained(
         raise ValueError(f"kind={kind!r} is none of {', '.join(TRAINED)}")
     if start is not None and kind != TRAINED[0]:
         raise ValueError(f"only an EAGLE-3 head can be trained further, and none of the kind {kind}: leave out --from")
-    if kind == SIBLING and small is None:
-        raise ValueError(f"kind={SIBLING!r} trains a small model: name it with --draft")
-    if kind != SIBLING and small is not None:
-        raise ValueError(f"a small model (--draft) is for the kind {SIBLING!r}: leave it out, or give --kind {SIBLING}")
+    if kind in OF_A_SMALL_MODEL and small is None:
+        raise ValueError(f"kind={kind!r} trains a small model: name it with --draft")
+    if kind not in OF_A_SMALL_MODEL and small is not None:
+        kinds = " and ".join(map(repr, OF_A_SMALL_MODEL))
+        raise ValueError(f"a small model (--draft) is for the kinds {kinds}: leave it out, or give one with --kind")
     require_torch(), require_gguf_package()
     path = catalog.resolve(os.fspath(model))
     target = read_target(path)
-    begun = _begun(target, start, small)
+    begun = _begun(target, start, small, kind)
     if begun is not None:
         target = dataclasses.replace(target, layers=begun.layers)
     elif kind in OF_THE_FINAL_STATE:
@@ -184,13 +185,14 @@ def trained(
 
 
 def _begun(
-    target: Target, start: str | os.PathLike[str] | None, small: str | os.PathLike[str] | None
+    target: Target, start: str | os.PathLike[str] | None, small: str | os.PathLike[str] | None, kind: str
 ) -> AnyStart | None:
     """What the training starts from; None for a new head."""
     if small is not None:
+        from .parallel import read_parallel
         from .sibling import read_sibling
 
-        return read_sibling(catalog.resolve(os.fspath(small)), target)
+        return (read_parallel if kind == PARALLEL else read_sibling)(catalog.resolve(os.fspath(small)), target)
     return None if start is None else read_start(os.fspath(start), target)
 
 
@@ -395,7 +397,7 @@ class _Training:
         )
         known = (
             ""
-            if self._kind == SIBLING
+            if self._kind in OF_A_SMALL_MODEL
             else "an EAGLE-3 head trained so on 230,000 tokens of a 1.5B was right at 57 % of the places. Fewer tokens "
             "give less, and so do other kinds of heads. "
         )
@@ -443,9 +445,11 @@ class _Training:
 
 
 def counted_rows(texts: Sequence[Text], n_vocab: int, num_rows: Any) -> npt.NDArray[np.int64]:
-    """The tokens that the target writes most, in ascending order of their ids."""
+    """The tokens that the target writes most in learned text, in ascending order of their ids."""
     counts = np.zeros(n_vocab, np.int64)
     for text in texts:
+        if text.is_held_out:  # its rare tokens would be measured as if the head had known them
+            continue
         np.add.at(counts, text.tokens[text.start :], 1)
     count = num_rows(n_vocab, int(counts.sum()))
     return np.sort(np.argsort(-counts, kind="stable")[:count])

@@ -223,7 +223,7 @@ def named(tiny_files: TinyFiles, inner: Any) -> Any:
         (
             "good",
             {"draft_kwargs": {"draft_model": "lookup"}, "draft_mask_token": 2},
-            "draft_mask_token is for a draft that drafts several",
+            "a draft with a mask token says several tokens",
         ),
         ("recurrent_draft", {"draft_kwargs": {"draft_model": "lookup"}}, "is for a draft with a KV cache"),
     ],

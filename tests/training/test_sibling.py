@@ -150,17 +150,20 @@ def test_the_file_is_a_model(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_p
     assert llm.create_completion("the cat", max_tokens=8)["choices"][0]["text"]
 
 
-def test_the_command(tiny_files: TinyFiles, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("kind", ["sibling", "pard"])
+def test_the_command(
+    tiny_files: TinyFiles, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
     model, small = pair(tiny_files, tmp_path)
     line = ["train-draft", str(model), "--tokens", "700", "-n", "32", "-t", "1", "--parallel", "2"]
-    assert cli.main([*line, "--kind", "sibling", "--draft", str(small)]) == 0
+    assert cli.main([*line, "--kind", kind, "--draft", str(small)]) == 0
     out, err = capsys.readouterr()
-    assert out == f"{tmp_path / 'sibling-model.gguf'}\n"
+    assert out == f"{tmp_path / f'{kind}-model.gguf'}\n"
     assert "times as fast as plain decoding" in err
-    assert cli.main([*line, "--kind", "sibling"]) != 0
+    assert cli.main([*line, "--kind", kind]) != 0
     assert "trains a small model: name it with --draft" in capsys.readouterr().err
     assert cli.main([*line, "--draft", str(small)]) != 0
-    assert "a small model (--draft) is for the kind 'sibling'" in capsys.readouterr().err
+    assert "a small model (--draft) is for the kinds 'sibling' and 'pard'" in capsys.readouterr().err
 
 
 def test_it_goes_on_where_it_was(tiny_files: TinyFiles, tmp_path: Path, cache: Path) -> None:

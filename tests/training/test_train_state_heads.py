@@ -212,7 +212,7 @@ def test_what_cannot_be_asked_for(
 
 def test_a_kind_that_there_is_not(model: Path, cache: Path) -> None:
     with (
-        pytest.raises(ValueError, match="kind='pard' is none of eagle3, medusa, hydra, blockwise"),
-        trained(model, BUDGET, kind="pard"),
+        pytest.raises(ValueError, match="kind='tree' is none of eagle3, medusa, hydra, blockwise"),
+        trained(model, BUDGET, kind="tree"),
     ):
         pass

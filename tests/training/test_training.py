@@ -287,11 +287,15 @@ def test_the_loss_and_its_gradient_are_those_of_the_cross_entropy(places: int) -
     states = [torch.randn(1, places, n_embd, generator=rng, requires_grad=True) for _ in range(2)]
     learned = torch.rand(1, places, generator=rng) < 0.8
     unused = torch.zeros(1, places)
-    head = types.SimpleNamespace(output=output, learned_steps=2, drafted=lambda *_: states)
+
+    def by_step(_: Batch, step: int) -> torch.Tensor:
+        return learned & (torch.arange(places) >= step)
+
+    head = types.SimpleNamespace(output=output, learned_steps=2, drafted=lambda *_: states, learned=by_step)
     batch = Batch(unused, unused, unused, likely, shares, unused, unused, learned)
     expected = torch.zeros(())
     for step, state in enumerate(states):
-        counted = learned & (torch.arange(places) >= step)
+        counted = by_step(batch, step)
         logits = (state @ output.T).log_softmax(-1).gather(-1, likely)
         expected = expected - (shares * logits).sum(-1)[counted].sum() / max(1, int(counted.sum())) / 2
     wanted = torch.autograd.grad(expected, states)

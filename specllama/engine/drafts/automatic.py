@@ -210,6 +210,7 @@ def _gain(draft: FoundDraft, target: str, curves: KeptCurves, measured: Mapping[
         return ratio, f"measured here, {ratio:.2f} times as fast as plain decoding"
     if draft.kind not in ("model", "foreign"):
         where = "its own file has MTP layers" if draft.draft_model == "mtp" else "a head for the model, beside it"
+        where = "a small model that has learned from it" if draft.kind == "parallel" else where
         return (float("inf"), where) if draft.is_of_name else (0.0, "")
     gain, is_known = _expected_gain(draft, target, curves)
     is_foreign = draft.kind == "foreign"

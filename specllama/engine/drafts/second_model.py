@@ -24,6 +24,7 @@ from specllama.engine.same_vocabulary import (
 from specllama.models import catalog
 from specllama.models.gguf_values import read_whole_header
 from specllama.models.head_file import is_head
+from specllama.models.head_kinds import MASK_TOKEN
 from specllama.models.loading import require_gguf
 from specllama.models.opening_checks import check_opening
 from specllama.models.shared_tokens import have_same_tokens
@@ -67,7 +68,9 @@ class ModelDraft(DecodingDraft):
                 "it drafts these, and never the others"
             )
         self._vocabulary = DraftVocabulary(target, model, options.draft_vocabulary, is_same=common is None)
-        self._mask = _checked_mask(options.draft_mask_token, self.sequence.decoder)
+        mask = _mask_of(options.draft_mask_token, model)
+        _require_one(mask, options.inner)
+        self._mask = _checked_mask(mask, self.sequence.decoder)
         self._looks_up = options.inner == LOOKUP
         if options.inner is not None and not _forgets(self.sequence.decoder):
             raise ValueError(
@@ -236,6 +239,25 @@ def borrowed(given: Any) -> Model:
     raise_no_draft(given)
 
 
+def _mask_of(given: int | None, model: Model) -> int | None:
+    """The mask token that was given, or that the draft's file names."""
+    named = model.settings.metadata.get(MASK_TOKEN)
+    return int(named) if given is None and named is not None else given
+
+
+def _require_one(mask: int | None, inner: Any) -> None:
+    """Refuse a draft of the draft's own for one that says several tokens in one decode.
+
+    Raises:
+        ValueError: there are both.
+    """
+    if mask is not None and inner is not None:
+        raise ValueError(
+            "a draft with a mask token says several tokens in one decode, and takes no draft of its own: leave out the "
+            "draft_model in draft_kwargs, or draft_mask_token"
+        )
+
+
 def _checked_mask(mask: int | None, draft: _core.Decoder) -> int | None:
     """The mask token, after checks that the draft has this token and can remove masks from its cache.
 
@@ -269,11 +291,7 @@ def _inner_of(options: DraftOptions) -> str | None:
         ValueError: it is neither a model nor ``"lookup"``, or a mask token was given, too.
     """
     given = options.inner
-    if given is not None and options.draft_mask_token is not None:
-        raise ValueError(
-            "draft_mask_token is for a draft that drafts several tokens in one decode, and takes no draft of its own: "
-            "leave it out, or the draft_model in draft_kwargs"
-        )
+    _require_one(options.draft_mask_token, given)
     if given in (None, LOOKUP):
         return None
     if not isinstance(given, (str, os.PathLike)) or given in ("auto", "mtp", LOOKAHEAD):
