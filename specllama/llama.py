@@ -266,6 +266,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
     def draft_model(self) -> Any:
         """The draft, or None. Any value that the constructor takes may be assigned between generations.
 
+        Assigning raises what the constructor raises, and ClosedError if the Llama is closed.
+
         A Llama that serves as a draft lends its KV cache to the target: read its own streams to their end before.
         """
         return None if self.engine.draft is None else self.engine.draft.given
@@ -277,9 +279,10 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         # The corpus and the arguments were given for the old draft.
         options = dataclasses.replace(self._draft_options, draft_model=draft, draft_kwargs=None, lookup_corpus=None)
         room = dataclasses.replace(self._room(), is_open=True)
-        kind = understood(options, self.model_path, as_assigned=True, room=room)
-        opened = None if kind is None else kind.open(self.engine.model, DraftLoader(self, self._kwargs))
-        self.engine.own.exchange_draft(opened)
+        with self.engine.own.exclusive(), self.engine.model.kept():  # a draft reads the target, which must stay
+            kind = understood(options, self.model_path, as_assigned=True, room=room)
+            opened = None if kind is None else kind.open(self.engine.model, DraftLoader(self, self._kwargs))
+            self.engine.own.exchange_draft(opened)
         self._draft_options = options
 
     # Options and statistics
@@ -357,6 +360,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         llama, call = llama_of(self), self._asked(num_draft_tokens, verify, kwargs)
         arguments = bound(BaseLlama.generate, args, kwargs)
         tokens, reset = arguments["tokens"], arguments["reset"]
+        tokens = list(tokens) if isinstance(tokens, Iterator) else tokens
         request = request_of(llama, call, arguments, seed_for_generate(llama), tokens=tokens, reset=reset)
         return _with_send(Generation(call.slot, request, keeper=llama))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,16 +22,20 @@ class Direct:
     """Decodes on a model's own context, in batches of the caller's choice. ``Engine.direct`` lends it.
 
     Its methods raise TypeError or ValueError if the tokens are not in the vocabulary or do not fit, DecodeError if
-    llama.cpp fails, and RuntimeError after the end of the block.
+    llama.cpp fails, and RuntimeError after the end of the block. `seconds` and `decode` raise RuntimeError, too, if the
+    memory was used otherwise since the last call here.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, changes: Callable[[], None]) -> None:
         self._model = model
+        self._changes = changes
         self._is_over = False
+        self._held = np.empty(0, dtype=np.int32)  # what the memory holds after the last call
 
     def clear(self) -> None:
         """Empty the memory."""
         self._sequence.keep(0)
+        self._held = self._sequence.tokens()
 
     def prefill(self, tokens: Sequence[int] | npt.NDArray[np.int32]) -> None:
         """Have the memory hold these tokens. Those that are missing are decoded as the loop decodes a prompt."""
@@ -40,6 +44,7 @@ class Direct:
         for start in range(sequence.num_tokens, len(wanted), n_batch):  # `keep` may have dropped more than asked
             part = wanted[start : start + n_batch]
             sequence.decode(part, len(part))
+        self._held = sequence.tokens()
         sequence.save()  # a memory that cannot be cut is copied, and the next prefill can come back to this place
 
     def seconds(self, batch: Sequence[int] | npt.NDArray[np.int32], *, last_only: bool = False) -> float:
@@ -50,10 +55,16 @@ class Direct:
             last_only: compute logits for the last token alone, as a draft needs them. Else for all tokens.
         """
         sequence, tokens = self._sequence, self._checked(batch)
+        if not np.array_equal(sequence.tokens(), self._held):
+            raise RuntimeError(
+                "within the block of direct() the memory was used otherwise: call clear() or prefill() before decoding"
+            )
         first_output = max(0, len(tokens) - 1) if last_only else 0
         started = time.perf_counter()
         sequence.decode(tokens, first_output)
-        return time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        self._held = sequence.tokens()
+        return seconds
 
     def decode(self, batch: Sequence[int]) -> list[Row]:
         """Decode one batch after the tokens that the memory holds. Returns the logits after each token of the batch."""
@@ -75,6 +86,7 @@ class Direct:
     def _sequence(self) -> _core.Sequence:
         if self._is_over:
             raise RuntimeError("the block of direct() is over, and others use the context: decode within the block")
+        self._changes()
         return self._model.sequence
 
     def _checked(self, tokens: Sequence[int] | npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -82,14 +94,18 @@ class Direct:
 
 
 @contextlib.contextmanager
-def emptied(model: Model) -> Iterator[Direct]:
-    """Empty a model's own context, lend it, and empty it again. Nothing else may use the context meanwhile.
+def emptied(model: Model, changes: Callable[[], None] = lambda: None) -> Iterator[Direct]:
+    """Empty a model's own context, lend it, and empty it again.
+
+    Args:
+        model: the model.
+        changes: is called before each use of the context, so that others know that it is changed.
 
     Raises:
         ValueError: the model keeps no KV cache, or has no weights.
         ClosedError: the model is closed.
     """
-    direct = Direct(model)
+    direct = Direct(model, changes)
     _empty(model)
     try:
         yield direct

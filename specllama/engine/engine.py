@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,12 +34,12 @@ from .kept_texts import KeptTexts, checked_cache_ram
 from .listener import SILENT, Listener
 from .model import Model, token_ids
 from .opening import Opening, open_model
-from .options import NumDraftTokens, Options, checked_max_tokens, checked_seed
+from .options import NumDraftTokens, Options, checked_index, checked_max_tokens, checked_seed
 from .position import Position
 from .request import Constraint, Request, checked_bias
 from .samplers import CHAIN, SAMPLERS
 from .slot import Slot
-from .states import States, forced, require_computed, require_layers, require_shown, states_of
+from .states import States, checked_layers, forced, require_computed, require_layers, require_shown, states_of
 from .texts import Texts, checked_cache_tokens
 from .tokens_of_text import tokens_of
 
@@ -159,10 +160,11 @@ class Engine(ClosedWhenGone):
         )
         opening.changed(of_draft.opened_with)  # raises for an argument that does not exist
         cache_tokens, cache_ram = checked_cache_tokens(cache_tokens), checked_cache_ram(cache_ram)
-        path = catalog.resolve(os.fspath(target))
+        path = catalog.resolve(os.fsdecode(target))
         beside = Room(n_ctx, (draft_kwargs or {}).get("n_ctx"), on_gpu=n_gpu_layers != 0)
         kind = understood(of_draft, path, room=beside)
         hidden = None if kind is None else kind.shown(path)
+        shown_layers = checked_layers(shown_layers)
         if shown_layers and hidden is None:
             hidden = hidden_of(shown_layers)
         room = 0 if kind is None else options.most_draft_tokens
@@ -306,6 +308,7 @@ class Engine(ClosedWhenGone):
         """
         _check_listener(listener)
         require_shown(self.model)
+        first_logits = checked_index("first_logits", first_logits, "the place of a token")
         chosen = token_ids(rows, "rows", self.model.n_vocab)
         ids = token_ids(tokens, "tokens", self.model.n_vocab)
         yield from states_of(self.own, ids, listener, chosen, first_logits)
@@ -346,12 +349,13 @@ class Engine(ClosedWhenGone):
         with own.exclusive():
             own.require_threads()
             own.require_at_rest()
-            own.position.change(0)  # tells a text that is under way that it cannot continue
+            changes = functools.partial(own.position.change, 0)
+            changes()  # tells a text that is under way that it cannot continue
             try:
-                with emptied(model) as direct:
+                with emptied(model, changes) as direct:
                     yield direct
             finally:
-                own.position.change(0)
+                changes()
 
     def keep_answers(self, most: int = 16_384) -> None:
         """From now on let a draft that looks up search in the last answers of this engine, too.

@@ -56,7 +56,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
         self._rule = request.rule()
         self._waiting: collections.deque[tuple[int, Origin]] = collections.deque()  # not handed out yet
         self._row = -1  # the row of the logits of the last token that was handed out
-        self._prompt_size = self._end = len(request.tokens)  # _end: how many tokens of the text the caller has
+        self._prompt_size = self._end = _count(request.tokens)  # _end: how many tokens of the text the caller has
         self._num_appended = 0  # tokens that the caller has appended after the prompt
         self._evaluated: int | None = None  # how many tokens are evaluated; None before the first token
         self._num_changes = 0  # the position's num_changes when this generation last had the memory
@@ -87,6 +87,9 @@ class Generation(ClosedWhenGone, Iterator[int]):
             DecodeError: llama.cpp fails.
             RuntimeError: a later text, or a change of the memory, has ended this one.
         """
+        if self.is_advancing:  # another thread, or what this text has called, asks for a token amid one
+            with self._slot.exclusive():
+                raise_busy()
         try:
             token = None if self._is_closed or self._is_complete else self._advance()
         except BaseException as error:
@@ -454,6 +457,15 @@ class Generation(ClosedWhenGone, Iterator[int]):
             if self.has_begun:
                 self._look_at_loop()  # an interrupted round has changed the counters, too
             slot.end(self, self._number)
+
+
+def _count(tokens: Any) -> int:
+    try:
+        return len(tokens)
+    except TypeError:
+        raise TypeError(
+            f"the prompt must be a sequence of token ids, not of the type {type(tokens).__name__}"
+        ) from None
 
 
 def _no_end(error: StopIteration) -> RuntimeError:

@@ -14,6 +14,7 @@ import llama_cpp
 from specllama import _core
 from specllama.backend.cpu import llama_threads
 from specllama.backend.kernel_use import checked_kernels, loading
+from specllama.backend.shown import shown
 from specllama.models.cache_types import values_of_block
 from specllama.models.loading import explained, quiet
 from specllama.models.opening_checks import check_opening, n_ctx_with_positions
@@ -76,6 +77,8 @@ class Opening:
         """Check the values, as the class says."""
         check_sizes(vars(self))
         checked_kernels(self.kernels)
+        if self.flash_attn not in (None, True, False):
+            raise TypeError(f"flash_attn={shown(self.flash_attn)} must be True, False or None")
 
     def changed(self, own: Mapping[str, Any]) -> Opening:
         """A copy in which the values of ``own`` replace others.

@@ -167,10 +167,17 @@ class Slot:
                 refused.callback(draft.close)
             with self.exclusive():
                 self._require_outside()
-                if self._draft is not None:
-                    self._draft.close()
-                self._draft = draft
+                old, self._draft = self._draft, draft
                 self._loop = self._costs = None
+                try:
+                    if old is not None:
+                        old.close()
+                except _core.BusyError:
+                    self._draft = old
+                    raise
+                except BaseException:  # Ctrl-C comes when the old draft is freed: the new one is in its place
+                    refused.pop_all()
+                    raise
             refused.pop_all()
         self._warn_if_unusable(draft)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import llama_cpp
 import numpy as np
@@ -16,6 +16,7 @@ from specllama import _core
 from .hidden import FINAL, shown_layers
 from .listener import Listener
 from .model import Model
+from .options import checked_index
 from .slot import Slot
 
 Read = TypeVar("Read")
@@ -124,6 +125,17 @@ def states_of(
         return States(start, hidden, start + first, logits, logsumexp, best)
 
     yield from forced(own, ids, listener, read, most=_CHUNK, first_output=first_logits, keeps_states=True)
+
+
+def checked_layers(layers: Any) -> tuple[int, ...]:
+    """The numbers of layers that a user gives.
+
+    Raises:
+        TypeError: it is no sequence of integers.
+    """
+    if isinstance(layers, (str, bytes)) or not isinstance(layers, Iterable):
+        raise TypeError(f"shown_layers={layers!r:.100} must be a sequence of layers' numbers, such as (2, 14, 25)")
+    return tuple(checked_index("shown_layers", layer, "a layer's number") for layer in layers)
 
 
 def require_shown(model: Model) -> None:

@@ -65,6 +65,7 @@ class Gbnf:
         """The grammar over the tokens of a model, at its beginning.
 
         Raises:
+            ClosedError: the model is closed.
             ValueError: llama.cpp cannot parse it, or would not survive it.
         """
         if "\0" in self.text:  # C would take the text to end there
@@ -72,7 +73,8 @@ class Gbnf:
         if _HALF.search(self.text + self.root):
             raise ValueError("the grammar has half of a surrogate pair in it, which is no character: take it out")
         check_gbnf(self.text, _RECENT)
-        return _core.Grammar(libllama.API, model.vocab, model.once(_first_bytes), self.text, self.root)
+        with model.kept():
+            return _core.Grammar(libllama.API, model.vocab, model.once(_first_bytes), self.text, self.root)
 
 
 def sequence_breakers_of(model: Model, texts: tuple[str, ...]) -> _core.SequenceBreakers:

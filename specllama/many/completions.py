@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Sized
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sized
 from typing import Any, cast
 
 from specllama.backend.streams import has_stderr, is_terminal
@@ -105,7 +105,7 @@ class ParallelCompletions:
         progress: bool | None,
         common: dict[str, Any],
     ) -> list[Outcome] | Outcomes:
-        if isinstance(items, (str, bytes)):
+        if isinstance(items, (str, bytes, Mapping)):
             raise TypeError(f"{name}s must be a list: put the one {name} into one")
         count = self.engine.texts.open(
             self.max_parallel if max_parallel is None else checked_max_parallel(max_parallel)

@@ -103,7 +103,7 @@ class Model:
 
     def variants(self) -> list[str]:
         """The other types of this model that `specllama quantize` has made here."""
-        return [t for t in FILE_TYPES if t != self.type and self.variant_path(t).is_file()]
+        return [t for t in FILE_TYPES if t != self.type and os.path.isfile(self.variant_path(t))]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -268,6 +268,24 @@ def test_a_function_that_raises_stop_iteration_ends_no_text_without_a_word(engin
         list(engine.generate(prompt, **GREEDY, **asked))
 
 
+def test_a_text_that_asks_itself_for_a_token_goes_on(engine: Engine) -> None:
+    """Like Python's generators, which raise where they are entered twice, and go on."""
+    prompt = engine.tokenize(PROMPT)
+    expected = list(engine.generate(prompt, **GREEDY))
+    refused = 0
+
+    def asking(_: Any, scores: Any) -> Any:
+        nonlocal refused
+        with pytest.raises(specllama.BusyError):
+            next(text)
+        refused += 1
+        return scores
+
+    text = engine.generate(prompt, **GREEDY, logits_processor=asking)
+    assert list(text) == expected
+    assert refused
+
+
 def test_what_is_read_of_a_text_is_its_own(engine: Engine) -> None:
     text = engine.generate(engine.tokenize(PROMPT), **GREEDY, wants_logits=True)
     for read in (text.logits, text.acceptance_probability):

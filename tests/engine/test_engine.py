@@ -102,6 +102,14 @@ def test_batches_of_ones_own(engine: Engine) -> None:
         assert direct.seconds(prompt[5:7]) > 0
         assert direct.decode_last(prompt[:6]) == pytest.approx(expected[5], abs=1e-4)
         assert list(engine.generate(prompt, max_tokens=8, temperature=0.0)) == before, "a text within the block"
+        for again in (lambda: direct.clear(), lambda: direct.prefill([]), lambda: direct.prefill(prompt[:0])):
+            with pytest.raises(RuntimeError, match="was used otherwise"):
+                direct.decode(prompt[:1])
+            again()
+            assert direct.decode(prompt[:1])[0] == pytest.approx(expected[0], abs=1e-4)
+            list(engine.generate(prompt, max_tokens=2, temperature=0.0))
+        with engine.direct():
+            pass
         direct.clear()
         assert direct.decode(prompt[:1])[0] == pytest.approx(expected[0], abs=1e-4)
     assert list(engine.generate(prompt, max_tokens=8, temperature=0.0)) == before

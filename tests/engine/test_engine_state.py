@@ -194,6 +194,56 @@ def test_a_draft_closed_by_its_owner(make_llama: MakeLlama, tiny_files: TinyFile
     assert "closed" in (llm.stats.fallback_reason or "")
 
 
+def test_a_closed_one_takes_no_draft(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """Its vocabulary is not in memory any more: a draft that was compared with it ended the process."""
+    llm, draft = make_llama(draft=tiny_files.good), make_llama(tiny_files.good)
+    llm.close()
+    for given in (str(tiny_files.good), str(tiny_files.foreign), draft, "lookup", "auto", len):
+        with pytest.raises(specllama.ClosedError):
+            llm.draft_model = given
+
+
+def test_a_draft_is_assigned_while_another_thread_closes(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    for _ in range(5):
+        llm = make_llama()
+
+        def close(llm: specllama.Llama = llm) -> None:
+            while True:
+                try:
+                    return llm.close()
+                except specllama.BusyError:
+                    pass
+
+        thread = threading.Thread(target=close)
+        try:
+            thread.start()
+            for _ in range(50):
+                llm.draft_model = str(tiny_files.good)
+        except (specllama.ClosedError, specllama.BusyError):
+            pass
+        thread.join()
+
+
+def test_an_interrupted_assignment_leaves_a_draft_that_works(
+    make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C is raised when the old draft has been freed."""
+    llm = make_llama(draft=tiny_files.bad)
+    expected, old = text_of(llm), llm.engine.draft
+    assert old is not None
+    close = old.close
+
+    def interrupted() -> None:
+        close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(old, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.draft_model = str(tiny_files.good)
+    assert text_of(llm) == expected
+    assert llm.stats.num_draft_tokens > 0
+
+
 def test_close(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = make_llama(draft=tiny_files.good)
     tokens = llm.generate(llm.tokenize(b"the cat"))
