@@ -220,7 +220,10 @@ class Chat:
 def _path(argument: str, command: str) -> Path:
     if not argument:
         raise ValueError(f"{command} needs the name of a file")
-    return Path(argument).expanduser().absolute()
+    try:
+        return Path(argument).expanduser().absolute()
+    except RuntimeError:
+        raise ValueError(f"there is no home folder for {argument}: give the whole path") from None
 
 
 def _messages(read: Callable[[str], str | None]) -> Iterator[str]:

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from specllama.commands.arguments import UsageError, add_threads, whole
@@ -82,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.pull and all(one.kind == "foreign" for one in found.usable) and _pull(found):
         found = survey(path)
     gains = _measured(found, arguments) if arguments.measure else {}
-    _remember(found, gains)
+    remember_gains(found, gains)
     print(_as_json(found, gains) if arguments.output == "json" else _as_text(found, gains))
     return 0
 
@@ -113,7 +114,8 @@ def _forget(model: str | None) -> int:
     return 0
 
 
-def _remember(survey: Survey, gains: dict[str, Gain | str]) -> None:
+def remember_gains(survey: Survey, gains: Mapping[str, Gain | str]) -> None:
+    """Keep what was measured for ``-md auto``."""
     from specllama.engine.drafts.automatic import remember
 
     measured = {name: (gain.ratio, gain.error) for name, gain in gains.items() if not isinstance(gain, str)}

@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,21 +70,19 @@ def make_best_draft(arguments: argparse.Namespace) -> str:
     Returns:
         The path of the new file, or of the model itself if no other type is faster.
     """
+    import specllama
     from specllama.commands.steps import shown_in_tenths, steps
     from specllama.evidence.draft_types import CANDIDATES
     from specllama.models.catalog import resolve
-    from specllama.models.quantize import default_output, quantize
+    from specllama.models.new_file import make_folder
+    from specllama.models.quantize import check_model, quantize
 
     model = Path(resolve(arguments.model))
-    outputs: dict[str, Path] = {name: arguments.output or default_output(arguments.model, name) for name in CANDIDATES}
-    if arguments.output is None:
-        outputs = {name: path for name, path in outputs.items() if path.resolve() != model.resolve()}  # not onto itself
-    is_named_by_cache = arguments.output is None and not os.path.exists(arguments.model)
-    for path in outputs.values():
-        if path.exists() and not (arguments.force or is_named_by_cache):
-            raise _exists(path)
+    check_model(model)
+    specllama.Llama(arguments.as_draft, vocab_only=True, verbose=False).close()  # says what is wrong with the target
+    outputs = _outputs(arguments, model, CANDIDATES)
     folder = next(iter(outputs.values())).parent
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with tempfile.TemporaryDirectory(prefix=".as-draft.", dir=folder) as scratch, steps() as progress:
         shown = shown_in_tenths(progress)
         drafts = {_AS_IT_IS: model}
@@ -98,6 +97,27 @@ def make_best_draft(arguments: argparse.Namespace) -> str:
             return str(model)
         os.replace(drafts[best], outputs[best])
     return str(outputs[best])
+
+
+def _outputs(arguments: argparse.Namespace, model: Path, types: Iterable[str]) -> dict[str, Path]:
+    """The file for each type.
+
+    Raises:
+        ValueError, FileExistsError: one of them may not be written.
+    """
+    from specllama.models.catalog import resolve
+    from specllama.models.new_file import require_free_place
+    from specllama.models.quantize import default_output
+
+    outputs: dict[str, Path] = {name: arguments.output or default_output(arguments.model, name) for name in types}
+    if arguments.output is None:
+        outputs = {name: path for name, path in outputs.items() if path.resolve() != model.resolve()}  # not onto itself
+    is_named_by_cache = arguments.output is None and not os.path.exists(arguments.model)
+    for path in outputs.values():
+        require_free_place(path, [model, resolve(arguments.as_draft)])
+        if path.exists() and not (arguments.force or is_named_by_cache):
+            raise _exists(path)
+    return outputs
 
 
 def _compared(arguments: argparse.Namespace, drafts: dict[str, Path], shown: OnAnswer) -> list[DraftType]:
@@ -142,14 +162,21 @@ def make(model: str, file_type: str, output: Path | None = None, threads: int = 
 
     Raises:
         FileExistsError: the file exists, and may not be replaced.
+        ValueError: the model cannot be quantized, or the output is no name for a new file.
     """
     from specllama.commands.steps import shown_in_tenths, steps
-    from specllama.models.quantize import default_output, quantize, what_stays_lost
+    from specllama.models.catalog import resolve
+    from specllama.models.new_file import require_free_place
+    from specllama.models.quantize import check_model, default_output, quantize, what_stays_lost
 
+    is_path = os.path.exists(model)
+    if is_path:
+        check_model(Path(model))
     destination = output or default_output(model, file_type)
+    if destination.exists() and not (force or is_path or output):
+        return str(destination)
+    require_free_place(destination, [resolve(model)])
     if destination.exists() and not force:
-        if output is None and not os.path.exists(model):
-            return str(destination)
         raise _exists(destination)
     with steps() as progress:
         if (note := what_stays_lost(model, file_type)) is not None:

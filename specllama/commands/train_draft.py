@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specllama.commands.arguments import UsageError, add_threads, whole
+from specllama.commands.arguments import UsageError, add_threads, read_prompts, usage_checked, whole
 from specllama.models.head_kinds import TRAINED
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
     from specllama.commands.steps import Steps
+    from specllama.evidence.draft_pays import Gain
 
 _HOURS, _MOST_HOURS = 8.0, 10_000
 _MOST_ANSWER = 448
@@ -93,8 +95,10 @@ def run(arguments: argparse.Namespace) -> int:
     from specllama.backend.cpu import default_threads
     from specllama.commands.steps import steps
     from specllama.evidence.draft_pays import fastest_type, gain_of
-    from specllama.training.train import Budget, trained
+    from specllama.training.train import Budget, require_usable, trained
 
+    with usage_checked():
+        require_usable(arguments.kind, arguments.start, arguments.draft)
     for path in arguments.text:
         if not path.is_file():
             raise UsageError(f"--text {path}: there is no such file")
@@ -103,16 +107,18 @@ def run(arguments: argparse.Namespace) -> int:
     hours = _HOURS if arguments.hours is None and arguments.tokens is None else arguments.hours
     budget = Budget(hours, arguments.tokens, arguments.max_tokens, arguments.parallel)
     threads = arguments.threads or default_threads()
-    texts = [str(path) for path in arguments.text]
+    skipped = _skipped(arguments.text)
     with contextlib.ExitStack() as stack:
         shown = _Shown(stack.enter_context(steps()))
+        for note in skipped:
+            shown.note(note)
         made = stack.enter_context(
             trained(
                 arguments.model,
                 budget,
                 kind=arguments.kind,
                 output=arguments.output,
-                text=texts,
+                text=[str(path) for path in arguments.text],
                 start=arguments.start,
                 small=arguments.draft,
                 threads=threads,
@@ -138,10 +144,34 @@ def run(arguments: argparse.Namespace) -> int:
         llm.draft_model = str(made.heads[best])
         gain = gain_of(llm, most, shown.answered)
         path = made.keep(best)
-    by_auto = ", and by auto" if arguments.output is None else ""
-    print(f"{gain}. It is used by draft_model={str(path)!r} (-md){by_auto}", file=sys.stderr)
+    advice = "" if gain.is_faster else "; train longer, or use it with a larger model"
+    by_auto = ", and by auto" if _is_chosen(made.target, path, gain) else ""
+    print(f"{gain}{advice}. It is used by draft_model={str(path)!r} (-md){by_auto}", file=sys.stderr)
     print(path)
     return 0
+
+
+def _skipped(texts: list[Path]) -> list[str]:
+    """Messages about the lines of the user's files that hold no prompt."""
+    from specllama.training.text import has_prompts
+
+    with usage_checked():
+        return read_prompts(path for path in texts if has_prompts(path.name))[1]
+
+
+def _is_chosen(target: str, path: Path, gain: Gain) -> bool:
+    """Keep what was measured for ``-md auto``, and say whether that takes the draft now."""
+    from specllama.commands.drafts import remember_gains
+    from specllama.engine.drafts.automatic import chosen_of
+    from specllama.models.found_drafts import survey
+
+    found = survey(target)
+    real = os.path.realpath(path)
+    name = next((one.draft_model for one in found.usable if os.path.realpath(one.draft_model) == real), None)
+    if name is None:
+        return False
+    remember_gains(found, {name: gain})
+    return chosen_of(found).draft_model == name
 
 
 class _Shown:

@@ -37,16 +37,21 @@ class Gain:
     accepted: float
     drafted: float
 
+    @property
+    def is_faster(self) -> bool:
+        """Whether the draft made its target faster, by more than the standard error."""
+        return self.ratio - self.error > 1.0
+
     def __str__(self) -> str:
         """The gain in words."""
         said = f"whole calls {self.ratio:.2f} times as fast as plain decoding (standard error {self.error:.2f})"
-        if self.ratio - self.error > 1.0:
+        if self.is_faster:
             return f"faster: {said}; {self.accepted:.0%} of its tokens were accepted"
         if self.drafted < 0.2:
-            return f"not faster: {said}. Hardly anything was drafted: it is right too seldom to pay; train longer"
+            return f"not faster: {said}. Hardly anything was drafted: it is right too seldom to pay"
         return (
             f"not faster: {said}. {self.accepted:.0%} of its tokens were accepted, which does not pay for computing "
-            "and checking them here: train longer, or use it with a larger model"
+            "and checking them here"
         )
 
 

@@ -27,7 +27,7 @@ from .header_checks import require_sound
 from .opening_checks import lora_errors
 from .weights_digest import Digest
 
-_ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR of ggml.h; the numbers in llama_cpp's own table are wrong by one
+_WARNING_LEVEL, _ERROR_LEVEL = 3, 4  # of ggml.h; the numbers in llama_cpp's own table are wrong by one
 _OF_A_DECODE_THAT_ENDED = b"decode: removing memory module entries"  # logged after Ctrl-C; it is no error
 _turn = threading.RLock()
 
@@ -163,6 +163,8 @@ def _hear(level: int, text: bytes) -> None:
         return
     if level == _ERROR_LEVEL and _here.errors is not None:
         _here.errors.append(text.decode("utf-8", errors="replace").strip())
+    if level == _WARNING_LEVEL and _here.errors is not None and not logger.isEnabledFor(logging.WARNING):
+        return  # llama_cpp takes it for an error, and would show it
     if not _here.silent and logger.level <= levels.get(level, logging.DEBUG):  # llama_cpp's own rule
         show(text.decode("utf-8", errors="replace"))
 

@@ -14,6 +14,8 @@ from specllama.backend.cpu import usable_cores
 
 from .catalog import FILE_TYPES, Model, catalog, parse_file_type, remedy, resolve, retype
 from .gguf_header import GgufHeader, read_header
+from .new_file import make_folder, require_free_place
+from .state_head_file import ARCHITECTURES
 
 _CHILD = "from specllama.models._quantize_worker import main; sys.exit(main(sys.argv[1:]))"
 Progress = Callable[[str, int, int], None]
@@ -96,18 +98,10 @@ def quantize(
         raise ValueError(f"threads is {threads}: give the number of threads, or 0 for all cores")
     canonical = parse_file_type(file_type)
     source = Path(resolve(model))
-    header = _check_model(source)
+    header = check_model(source)
     destination = default_output(model, canonical) if output is None else Path(output)
-    if destination.exists() and destination.samefile(source):
-        raise ValueError(f"the output {destination} is the input: name another one with --output")
-    if destination.is_dir():
-        raise ValueError(f"the output {destination} is a folder: name a file in it")
-    if destination.exists() and not destination.is_file():  # a device, for example, must not be replaced
-        raise ValueError(f"the output {destination} is no file: name another one with --output")
-    try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(f"the folder {destination.parent} cannot be made: {error}; name a file in another one") from error
+    require_free_place(destination, [source])
+    make_folder(destination.parent)
     needed = int(header.num_elements * FILE_TYPES[canonical] / 8) + _HEADER_ROOM
     _require_space(destination, needed)
     handle, name = tempfile.mkstemp(prefix=f".{destination.name}.", suffix=".partial", dir=destination.parent)
@@ -130,7 +124,7 @@ def _catalog_entry(model: str | os.PathLike[str]) -> Model | None:
     return None if os.path.exists(text) else catalog().models.get(text.partition(":")[0].lower())
 
 
-def _check_model(path: Path) -> GgufHeader:
+def check_model(path: Path) -> GgufHeader:
     """Check that llama.cpp's quantizer can read a file. The reasons here are clearer than its own.
 
     Raises:
@@ -139,6 +133,11 @@ def _check_model(path: Path) -> GgufHeader:
     header = read_header(path)
     if header.num_splits > 1:
         raise ValueError(f"{path} is one of {header.num_splits} parts: merge them first (`llama-gguf-split --merge`)")
+    if header.architecture in ARCHITECTURES.values():
+        raise ValueError(
+            f"{path} is a head of specllama's own form ({header.architecture}), which llama.cpp does not quantize: "
+            "`train-draft` has chosen its type"
+        )
     if header.kind != "model" or not header.architecture or header.num_tensors == 0:
         raise ValueError(f"{path} holds no language model (general.type is {header.kind!r}): give a GGUF model")
     return header

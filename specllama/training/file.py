@@ -64,6 +64,7 @@ def write_head(
     *,
     acceptance: Acceptance,
     num_tokens: int,
+    name: str | None = None,
 ) -> Path:
     """Write a head. The file gets its name when it is complete.
 
@@ -75,6 +76,7 @@ def write_head(
         file_type: ``"F32"``, ``"Q8_0"`` or ``"Q4_0"``. It is used for matrices whose rows can be divided into blocks.
         acceptance: the measured acceptance, for the metadata.
         num_tokens: how many tokens of text the head has learned from, for the metadata.
+        name: the name for the metadata; None for that of the file.
 
     Returns:
         `path`.
@@ -91,7 +93,7 @@ def write_head(
     name_of_kind = shape.kind if isinstance(shape, StateShape) else "EAGLE-3"
     with replacing(path) as temporary:
         writer = gguf.GGUFWriter(temporary, ARCHITECTURES.get(name_of_kind, _ARCH))
-        writer.add_name(path.stem)
+        writer.add_name(name or path.stem)
         writer.add_author(f"specllama {__version__} train-draft")
         writer.add_description(
             f"{name_of_kind} head for {os.path.basename(target.path)}: a draft, and no model by itself"

@@ -63,16 +63,16 @@ def read_parallel(path: str, target: Target) -> ParallelStart:
 
 
 def _mask_of(path: str, values: Mapping[str, Any]) -> int:
-    """The tokenizer's mask token, or else the last control token that has no other use.
+    """The tokenizer's mask token, if there is such a token, or else the last control token that has no other use.
 
     Raises:
         ValueError: there is no such token.
     """
-    own = values.get("tokenizer.ggml.mask_token_id")
-    if own is not None:
-        return int(own)
+    own, count = values.get("tokenizer.ggml.mask_token_id"), len(values["tokenizer.ggml.tokens"])
+    if isinstance(own, int) and 0 <= own < count:
+        return own
     types = np.asarray(values.get("tokenizer.ggml.token_type", ()))
-    used = {int(value) for name, value in values.items() if name.startswith("tokenizer.ggml.") and _is_id(name)}
+    used = [value for name, value in values.items() if name.startswith("tokenizer.ggml.") and _is_id(name)]
     for kind in (_CONTROL, _UNKNOWN):
         free = [int(token) for token in np.flatnonzero(types == kind) if token not in used or kind == _UNKNOWN]
         if free:

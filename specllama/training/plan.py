@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import math
 
 from specllama.backend.memory import free_memory
 
@@ -12,6 +13,7 @@ from .head import AnyShape
 from .shards import bytes_of_a_token
 
 _FOR_THE_REST = 0.08  # the share of the hours for measuring, writing the file, and the comparison
+_MEASURES_LONGER = 1.1  # with more hours measuring takes longer: up to two thirtieths of them
 _FEWEST = 500  # tokens of text
 _MOST = 50_000_000  # tokens of text
 _ROOM = 64 << 20  # bytes in addition to what is counted
@@ -65,12 +67,15 @@ def num_rows(n_vocab: int, num_tokens: int) -> int:
     return min(n_vocab, wanted)
 
 
-def plan_of(rates: Rates, *, hours: float | None, tokens: int | None, have: int = 0, recipe: Recipe) -> Plan:
+def plan_of(
+    rates: Rates, *, hours: float | None, spent: float = 0.0, tokens: int | None, have: int = 0, recipe: Recipe
+) -> Plan:
     """Plan a training within a budget. Either `hours` or `tokens` must be given.
 
     Args:
         rates: the speeds of this machine.
         hours: the budget in hours.
+        spent: the hours of the budget that measuring took.
         tokens: the budget in tokens of text.
         have: how many tokens of text there are already.
         recipe: how the head learns.
@@ -89,13 +94,14 @@ def plan_of(rates: Rates, *, hours: float | None, tokens: int | None, have: int 
         )
 
     if tokens is None:
-        seconds = (hours or 0.0) * 3600.0 * (1.0 - _FOR_THE_REST)
+        seconds = ((hours or 0.0) - spent) * 3600.0 * (1.0 - _FOR_THE_REST)
         tokens = bisect.bisect_right(range(_MOST), seconds, key=lambda count: sum(seconds_of(count))) - 1
         if tokens < _FEWEST:
-            least = sum(seconds_of(_FEWEST)) / 3600 / (1 - _FOR_THE_REST)
+            least = sum(seconds_of(_FEWEST)) / 3600 / (1 - _FOR_THE_REST) + spent
+            least = math.ceil(100 * _MEASURES_LONGER * least) / 100
             raise ValueError(
                 f"the hours are enough for {max(0, tokens)} tokens of text here, and a head needs {_FEWEST} at least: "
-                f"give {least:.2f} hours and the time for measuring (--hours)"
+                f"give {least:.2f} hours (--hours)"
             )
     return Plan(tokens, seconds_of(tokens))
 

@@ -85,6 +85,11 @@ class SiblingStart:
         """The tokens that it can draft: not limited by its file."""
         return
 
+    @property
+    def n_vocab(self) -> int:
+        """See `start.AnyStart`."""
+        return self.model.n_vocab
+
     def shape_for(self, n_rows: int) -> SiblingShape:
         """The sizes, if it learns `n_rows` tokens."""
         shapes = [self.model.shape_of(f"blk.{i}.{name}.weight") for i in range(self.model.n_layer) for name in MATRICES]
@@ -249,7 +254,8 @@ class Sibling(AnyHead):
         Returns:
             A tensor [batch, places, n_embd].
         """
-        x = self.embeddings[tokens].float()
+        # The target's vocabulary may have more tokens at its end. Those stand here for the last one.
+        x = self.embeddings[tokens.clamp(max=len(self.embeddings) - 1)].float()
         at = torch.arange(tokens.shape[1], device=x.device) if positions is None else positions
         angles = at[:, None] * self.turns
         cos, sin = angles.cos(), angles.sin()

@@ -37,6 +37,10 @@ class AnyStart(Protocol):
         """The tokens that it can draft, as ids of the target [n_rows]; None if it can draft any."""
 
     @property
+    def n_vocab(self) -> int:
+        """How many tokens it knows: the target's first ones."""
+
+    @property
     def rate(self) -> float:
         """The factor of the learning rates."""
 
@@ -61,11 +65,13 @@ class Start:
         shape: its sizes.
         layers: the target's layers whose inputs it reads.
         rows: the tokens that it can draft, as ids of the target [n_rows].
+        n_vocab: the number of tokens in the target's vocabulary.
     """
 
     shape: Shape
     layers: tuple[int, int, int]
     rows: npt.NDArray[np.int64]
+    n_vocab: int
     _weights: Mapping[str, npt.NDArray[np.float32]] = dataclasses.field(repr=False)
 
     rate = 0.25
@@ -112,7 +118,7 @@ def read_start(path: str, target: Target) -> Start:
     weights, rows = _weights(path, target)
     shape = _shape(path, values, len(rows))
     _require_known(path, values, weights, shape)
-    return Start(shape, (low, middle, high), rows, weights)
+    return Start(shape, (low, middle, high), rows, target.n_vocab, weights)
 
 
 def _weights(path: str, target: Target) -> tuple[dict[str, npt.NDArray[np.float32]], npt.NDArray[np.int64]]:

@@ -28,7 +28,7 @@ class Target:
         path: the file, or the first part of a split one.
         architecture: llama.cpp's name of the architecture.
         n_embd: how many numbers a hidden state has.
-        n_layer: the number of layers.
+        n_layer: the number of layers, without those for MTP.
         n_head: the number of attention heads.
         n_head_kv: the number of heads for keys and values.
         head_size: how many numbers an attention head has.
@@ -145,7 +145,8 @@ def read_target(path: str) -> Target:
         return int(numbers.max()) if numbers.size and numbers.dtype.kind in "iu" else default
 
     tokens = values.get("tokenizer.ggml.tokens")
-    n_embd, n_layer = number("embedding_length", 0), number("block_count", 0)
+    # The last layers may be for MTP. They are no part of the model that writes.
+    n_embd, n_layer = number("embedding_length", 0), number("block_count", 0) - number("nextn_predict_layers", 0)
     if not isinstance(tokens, list) or "token_embd.weight" not in tensors or n_embd < 2 or n_layer < 2:
         raise ValueError(f"{path} is no language model that a head can be trained for: it needs tokens, and two layers")
     n_head = number("attention.head_count", 0) or max(1, n_embd // _HEAD_SIZE)

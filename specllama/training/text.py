@@ -57,6 +57,11 @@ class Text:
         return len(self.tokens) - self.start
 
 
+def has_both(indices: Iterable[int]) -> bool:
+    """Whether some of the texts with these indices are learned, and others held out."""
+    return len({index % HELD_OUT == 0 for index in indices}) == 2
+
+
 def read_texts(path: Path) -> list[Text]:
     """The texts in a file, in the order of their indices. Lines that were cut off are ignored."""
     try:
@@ -94,8 +99,8 @@ class Writer:
         self._answer = min(answer, llm.n_ctx() // 2)
         self._closing = threading.Event()
         self._before = _before_a_question(llm)
-        self._prompts = [prompt for name in given if _has_prompts(name) for prompt in read_prompts(Path(name))[0]]
-        self._asis = [part for name in given if not _has_prompts(name) for part in self._parts(name) if len(part) > 2]
+        self._prompts = [prompt for name in given if has_prompts(name) for prompt in read_prompts(Path(name))[0]]
+        self._asis = [part for name in given if not has_prompts(name) for part in self._parts(name) if len(part) > 2]
 
     @property
     def size_as_it_is(self) -> int:
@@ -106,7 +111,8 @@ class Writer:
         """Write texts, and append them to the texts that are in the file already.
 
         Args:
-            enough: is given how many tokens there are to learn, and returns whether to stop.
+            enough: is given how many tokens there are to learn, and returns whether to stop. Without a text to learn
+                and one that is held out it goes on.
             max_parallel: how many texts to write at once.
             on_text: is told how many tokens there are to learn, and how many texts.
 
@@ -123,7 +129,7 @@ class Writer:
             self._closing.clear()
             running: set[concurrent.futures.Future[Text | None]] = set()
             try:
-                while not enough(size):
+                while not (enough(size) and has_both(have)):
                     # For each text that is written, another one waits, so that always `count` are written at once.
                     for index, make in itertools.islice(jobs, 2 * count - len(running)):
                         running.add(pool.submit(make, index, count))
@@ -143,13 +149,21 @@ class Writer:
                 os.fsync(file.fileno())
 
     def _jobs(self) -> Iterator[Callable[[int, int], Text | None]]:
-        """Functions that make one text each, always in one order. The user's texts and prompts come first."""
+        """Functions that make one text each, always in one order.
+
+        The user's texts and prompts come before all that the target invents, but for the first: that is held out.
+        """
+        invented = self._inventions()
+        yield next(invented)
         for tokens in self._asis:
             yield lambda index, count, tokens=tokens: Text(index, tokens, 0)  # type: ignore[misc]
         for prompt in self._prompts:
             yield lambda index, count, prompt=prompt: self._answered(  # type: ignore[misc]
                 index, count, prompt.rendered(self._llm).tokens
             )
+        yield from invented
+
+    def _inventions(self) -> Iterator[Callable[[int, int], Text | None]]:
         for topic, start in openings(seed=1):
             yield lambda index, count, topic=topic, start=start: self._invented(  # type: ignore[misc]
                 index, count, topic, start
@@ -216,7 +230,8 @@ def _any_tokens(llm: Llama, index: int) -> list[int]:
     return [*([model.bos] if model.bos >= 0 else []), *(rng.randrange(model.n_vocab) for _ in range(_ANY))]
 
 
-def _has_prompts(name: str) -> bool:
+def has_prompts(name: str) -> bool:
+    """Whether a file of the user's has prompts, which the target answers, and no text to learn as it is."""
     return name.lower().endswith(_PROMPTS)
 
 

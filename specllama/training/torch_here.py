@@ -20,6 +20,9 @@ def require_torch() -> Any:
     Raises:
         ImportError: it is not installed.
     """
+    # oneDNN keeps the code that it makes for each shape, by default for 1024. Batches have ever new ones: 430 MB were
+    # kept after 80 of them, and nothing was used again.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
     return _imported("torch")
 
 

@@ -19,11 +19,12 @@ from specllama.engine.hidden import FINAL
 from specllama.models import catalog
 from specllama.models.head_file import head_beside
 from specllama.models.head_kinds import OF_A_SMALL_MODEL, OF_THE_FINAL_STATE, PARALLEL, TRAINED
+from specllama.models.new_file import make_folder, require_free_place
 
 from .progress import SILENT, Progress
 from .start import AnyStart, read_start
 from .target import Target, read_target
-from .text import Text, Writer, read_texts
+from .text import Text, Writer, has_both, read_texts
 from .torch_here import device_of_training, require_gguf_package, require_torch, use_threads
 from .work import Work, replacing
 
@@ -70,8 +71,14 @@ class Trained:
         Raises:
             OSError: the disk is full, or cannot be written.
         """
-        with replacing(self.output) as temporary:
-            shutil.copyfile(self.heads[kind], temporary)
+        try:
+            with replacing(self.output) as temporary:
+                shutil.copyfile(self.heads[kind], temporary)
+        except OSError as error:
+            raise OSError(
+                f"the draft is trained, and {self.output} cannot be written: {error}. With room the same command goes "
+                "on where it was"
+            ) from error
         return self.output
 
 
@@ -140,31 +147,28 @@ def trained(
     Raises:
         ImportError: PyTorch or gguf is not installed.
         ModelNotFoundError: there is no such model.
-        ValueError: no head can be trained for this model, the head to start from cannot be used, or there is no such
-            kind.
+        ValueError: no head can be trained for this model or from this text, the head to start from or the small model
+            cannot be used, there is no such kind, or the output is one of the files that are read, or no file.
         FileExistsError: there is a head already.
         AlreadyTrainingError: another process is training a head for this model.
         OSError: the disk is too small, or cannot be written.
         MemoryError: the free memory is too small.
     """
-    if kind not in TRAINED:
-        raise ValueError(f"kind={kind!r} is none of {', '.join(TRAINED)}")
-    if start is not None and kind != TRAINED[0]:
-        raise ValueError(f"only an EAGLE-3 head can be trained further, and none of the kind {kind}: leave out --from")
-    if kind in OF_A_SMALL_MODEL and small is None:
-        raise ValueError(f"kind={kind!r} trains a small model: name it with --draft")
-    if kind not in OF_A_SMALL_MODEL and small is not None:
-        kinds = " and ".join(map(repr, OF_A_SMALL_MODEL))
-        raise ValueError(f"a small model (--draft) is for the kinds {kinds}: leave it out, or give one with --kind")
+    require_usable(kind, start, small)
     require_torch(), require_gguf_package()
     path = catalog.resolve(os.fspath(model))
+    small = None if small is None else catalog.resolve(os.fspath(small))
+    models = [path] if small is None else [path, small]
+    destination = Path(head_beside(path, f"{kind}-")) if output is None else Path(output)
+    require_free_place(destination, [*models, *text])
+    for one in models:
+        _require_sound(one)
     target = read_target(path)
     begun = _begun(target, start, small, kind)
     if begun is not None:
         target = dataclasses.replace(target, layers=begun.layers)
     elif kind in OF_THE_FINAL_STATE:
         target = dataclasses.replace(target, layers=(FINAL,))
-    destination = Path(head_beside(path, f"{kind}-")) if output is None else Path(output)
     texts = {"text": [_named(name) for name in text], "answer": budget.answer}
     asked = {"budget": dataclasses.asdict(budget), "output": str(destination.absolute())}
     if start is not None:
@@ -172,27 +176,60 @@ def trained(
     if kind != TRAINED[0]:
         asked["kind"] = kind
     if small is not None:
-        asked["small"] = _named(catalog.resolve(os.fspath(small)))
+        asked["small"] = _named(small)
     work = Work(target.weights, texts, asked)
     if destination.exists() and not force and not work.folder.exists():
         raise FileExistsError(f"{destination} exists: name another file with --output, or replace it with --force")
-    if not os.access(destination.parent, os.W_OK):
-        raise OSError(f"the folder {destination.parent} cannot be written: name a file in another one with --output")
+    make_folder(destination.parent)
     with work.alone():
-        training = _Training(target, budget, work, text, begun, kind, threads or default_threads(), progress)
-        yield training.run(destination)
+        training = _Training(
+            target, budget, work, text, begun, kind, destination, threads or default_threads(), progress
+        )
+        yield training.run()
         work.remove()
 
 
-def _begun(
-    target: Target, start: str | os.PathLike[str] | None, small: str | os.PathLike[str] | None, kind: str
-) -> AnyStart | None:
+def require_usable(kind: str, start: object, small: object) -> None:
+    """Check that a kind of draft is trained from what was given.
+
+    Args:
+        kind: the kind.
+        start: the head that is trained further, or None.
+        small: the small model that learns, or None.
+
+    Raises:
+        ValueError: there is no such kind, or it is trained from something else.
+    """
+    if kind not in TRAINED:
+        raise ValueError(f"--kind {kind} is none of {', '.join(TRAINED)}")
+    if start is not None and kind != TRAINED[0]:
+        raise ValueError(f"only an EAGLE-3 head can be trained further, and none of the kind {kind}: leave out --from")
+    if kind in OF_A_SMALL_MODEL and small is None:
+        raise ValueError(f"--kind {kind} trains a small model: name it with --draft")
+    if kind not in OF_A_SMALL_MODEL and small is not None:
+        kinds = " and ".join(f"--kind {one}" for one in OF_A_SMALL_MODEL)
+        raise ValueError(f"--draft is the small model for {kinds}: leave it out, or give one of these")
+
+
+def _require_sound(model: str) -> None:
+    """Check a model's file as llama.cpp does when it opens it, but without its weights.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        ValueError: the file is no model, or is damaged.
+    """
+    import specllama
+
+    specllama.Llama(model, vocab_only=True, verbose=False).close()
+
+
+def _begun(target: Target, start: str | os.PathLike[str] | None, small: str | None, kind: str) -> AnyStart | None:
     """What the training starts from; None for a new head."""
     if small is not None:
         from .parallel import read_parallel
         from .sibling import read_sibling
 
-        return (read_parallel if kind == PARALLEL else read_sibling)(catalog.resolve(os.fspath(small)), target)
+        return (read_parallel if kind == PARALLEL else read_sibling)(small, target)
     return None if start is None else read_start(os.fspath(start), target)
 
 
@@ -207,15 +244,16 @@ class _Training:
         text: Sequence[str],
         start: AnyStart | None,
         kind: str,
+        destination: Path,
         threads: int,
         progress: Progress,
     ) -> None:
         self._target, self._budget, self._work, self._given, self._start = target, budget, work, text, start
-        self._kind, self._threads, self._progress = kind, threads, progress
+        self._kind, self._destination, self._threads, self._progress = kind, destination, threads, progress
         self._device = device_of_training()
         use_threads(threads)
 
-    def run(self, destination: Path) -> Trained:
+    def run(self) -> Trained:
         """Do all steps that are not done yet."""
         plan = self._work.read("plan") or self._planned()
         if self._work.read("written") is None:
@@ -235,7 +273,7 @@ class _Training:
             self._target.weights,
             n_ctx,
             heads,
-            destination,
+            self._destination,
             num_tokens=int(head["num_tokens"]),
             **rates,
         )
@@ -277,13 +315,19 @@ class _Training:
         self._work.write("written", {})
 
     def _texts(self, plan: Mapping[str, Any]) -> list[Text]:
-        """The planned part of the text. An earlier training may have left more."""
+        """The planned part of the text. An earlier training may have left more.
+
+        Raises:
+            ValueError: no text is learned, or none is held out.
+        """
         found, size = list[Text](), 0
         for text in read_texts(self._work.texts):
-            if size >= plan["num_tokens"]:
+            if size >= plan["num_tokens"] and has_both(one.index for one in found):
                 break
             found.append(text)
             size += text.size
+        if not has_both(one.index for one in found):
+            raise ValueError("there is too little text to learn from: give a larger budget (--tokens, --hours)")
         return found
 
     def _rows(self, texts: Sequence[Text]) -> npt.NDArray[np.int64]:
@@ -301,8 +345,10 @@ class _Training:
         """The tokens of the head that is trained further, or the tokens that the target writes most."""
         from .plan import num_rows
 
-        rows = None if self._start is None else self._start.rows
-        return counted_rows(texts, self._target.n_vocab, num_rows) if rows is None else rows
+        if self._start is None:
+            return counted_rows(texts, self._target.n_vocab, num_rows)
+        rows, known = self._start.rows, min(self._target.n_vocab, self._start.n_vocab)
+        return counted_rows(texts, known, num_rows) if rows is None else rows
 
     # States
 
@@ -359,7 +405,14 @@ class _Training:
         self._progress.note(f"right on text it has not seen, at steps 1, 2 and 3: {acceptance}")
         for kind in _TYPES:
             write_head(
-                self._head_path(kind), self._target, head, rows, kind, acceptance=acceptance, num_tokens=num_tokens
+                self._head_path(kind),
+                self._target,
+                head,
+                rows,
+                kind,
+                acceptance=acceptance,
+                num_tokens=num_tokens,
+                name=self._destination.stem,
             )
         found = {**dataclasses.asdict(acceptance), "num_tokens": num_tokens}
         self._work.write("head", found)
@@ -383,10 +436,8 @@ class _Training:
         self._progress.note("measuring how fast the model writes, reads and learns here")
         begun = time.monotonic()
         rates, have = self._rates()
-        hours = self._budget.hours
-        left = None if hours is None else hours - (time.monotonic() - begun) / 3600.0
-        recipe = recipe_of(self._kind)
-        plan = plan_of(rates, hours=left, tokens=self._budget.tokens, have=have, recipe=recipe)
+        budget, spent, recipe = self._budget, (time.monotonic() - begun) / 3600.0, recipe_of(self._kind)
+        plan = plan_of(rates, hours=budget.hours, spent=spent, tokens=budget.tokens, have=have, recipe=recipe)
         free = self._work.free()
         disk, memory = require_room(self._shape(plan), self._target.n_vocab, plan, rates.share, free, recipe.most_cells)
         write, read, fit = (seconds / 60 for seconds in plan.seconds)
@@ -445,12 +496,19 @@ class _Training:
 
 
 def counted_rows(texts: Sequence[Text], n_vocab: int, num_rows: Any) -> npt.NDArray[np.int64]:
-    """The tokens that the target writes most in learned text, in ascending order of their ids."""
+    """The tokens that the target writes most in learned text, in ascending order of their ids.
+
+    Args:
+        texts: the texts.
+        n_vocab: how many tokens are counted, from the first one of the vocabulary.
+        num_rows: says how many of them are wanted, from `n_vocab` and the number of tokens in the texts.
+    """
     counts = np.zeros(n_vocab, np.int64)
     for text in texts:
         if text.is_held_out:  # its rare tokens would be measured as if the head had known them
             continue
-        np.add.at(counts, text.tokens[text.start :], 1)
+        said = np.asarray(text.tokens[text.start :], np.int64)
+        np.add.at(counts, said[said < n_vocab], 1)
     count = num_rows(n_vocab, int(counts.sum()))
     return np.sort(np.argsort(-counts, kind="stable")[:count])
 

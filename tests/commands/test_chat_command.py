@@ -124,6 +124,7 @@ def test_commands(chat: Run, tmp_path: Path) -> None:
         ("/drop many", "/drop takes a number of turns, not 'many'"),
         ("/save", "/save needs the name of a file"),
         ("/save /", "/ exists"),
+        ("/save ~nouser/x", "there is no home folder for ~nouser/x: give the whole path"),
         ("/load absent.json", "absent.json"),
         ("cat " * 300, "the message alone is too long"),
     ],

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import tiny_models as tiny
 
 import specllama
 from specllama import cli
@@ -317,6 +318,15 @@ def test_generate_end_to_end(tiny_files: TinyFiles) -> None:
     plain = json.loads(command("generate", *models, *prompt, "--json", "--num-draft-tokens", "0").stdout)
     assert plain["tokens"] == found["tokens"]
     assert plain["stats"]["num_drafts"] == 0
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_warning_of_llama_cpp_is_shown_if_asked_for(
+    tiny_files: TinyFiles, capfd: pytest.CaptureFixture[str], verbose: bool
+) -> None:
+    """Such as for a context that is larger than that of the training. llama-cpp-python takes it for an error."""
+    specllama.Llama(str(tiny_files.target), n_ctx=4 * tiny.N_CTX_TRAIN, n_threads=1, verbose=verbose).close()
+    assert ("possible training context overflow" in capfd.readouterr().err) == verbose
 
 
 def test_chat_end_to_end(tiny_files: TinyFiles) -> None:

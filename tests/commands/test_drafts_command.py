@@ -503,5 +503,6 @@ def test_what_is_said_of_measurements(
     out = capsys.readouterr().out
     assert "Measured on eight prompts:" in out
     assert "- small.gguf: " in out
+    assert "train longer" not in out
     assert "- lookup: there is no prompt to measure" in out
     assert advice in out

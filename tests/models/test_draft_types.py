@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,6 +125,29 @@ def test_the_file_itself_is_never_replaced(
     assert cli.main(["quantize", str(model), "--as-draft", str(tiny_files.target), "-t", "1"]) == 0
     assert tried == ["as it is", "Q8_0"]
     assert model.read_bytes() == before
+
+
+def test_the_command_looks_before_the_work(
+    tiny_files: TinyFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantize, "quantize", lambda *_, **__: pytest.fail("a type was made"))
+    model = Path(shutil.copy(tiny_files.good, tmp_path / "draft.gguf"))
+    target = Path(shutil.copy(tiny_files.target, tmp_path / "target.gguf"))
+    before = model.read_bytes(), target.read_bytes()
+    for as_draft, output, why in (
+        (target, model, "is the input: name another one"),
+        (target, target, "is the input: name another one"),
+        (target, tmp_path, "is a folder: name a file in it"),
+        (tmp_path / "nosuch", tmp_path / "new.gguf", "nosuch does not exist"),
+        (tiny_files.truncated, tmp_path / "new.gguf", "cannot load"),
+        (target, model / "new.gguf", "cannot be made: "),
+    ):
+        assert cli.main(["quantize", str(model), "--as-draft", str(as_draft), "-o", str(output), "-f"]) == 1
+        assert why in capsys.readouterr().err
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert cli.main(["quantize", str(model), "--as-draft", str(target)]) == 1
+    assert "cannot be written: name a file in another one with --output" in capsys.readouterr().err
+    assert (model.read_bytes(), target.read_bytes()) == before
 
 
 @pytest.mark.long

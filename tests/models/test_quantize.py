@@ -13,6 +13,7 @@ import gguf
 import pytest
 
 import specllama
+from specllama import cli
 from specllama.models import catalog, quantize
 from specllama.models.gguf_header import read_header
 from specllama.models.quantize import QuantizeError
@@ -120,6 +121,7 @@ def test_catalog_names(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "message"),
     [
         ("not_gguf", "is not a GGUF file"),
+        ("deep_medusa", "is a head of specllama's own form .specllama-medusa., which llama.cpp does not quantize"),
         ("lora", "holds no language model \\(general.type is 'adapter'\\)"),
         ("truncated", "could not quantize .*truncated.gguf to F16: .*(corrupted or incomplete|truncated|failed)"),
     ],
@@ -153,6 +155,20 @@ def test_what_is_no_file_is_not_replaced(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"pipe is no file: name another one with --output"):
         quantize.quantize(model, "F16", output=tmp_path / "pipe")
     assert not (tmp_path / "pipe").is_file()
+
+
+def test_the_command_looks_first(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = model.read_bytes()
+    for line, why in (
+        ((str(model), "Q8_0", "-o", str(tmp_path)), "is a folder: name a file in it"),
+        ((str(model), "Q8_0", "-o", ""), "is a folder: name a file in it"),
+        ((str(model), "Q8_0", "-o", str(model)), "is the input: name another one"),
+        ((str(tmp_path), "Q8_0"), "is not a file"),
+        ((".", "Q8_0"), ". is not a file"),
+    ):
+        assert cli.main(["quantize", *line]) == 1
+        assert why in capsys.readouterr().err
+    assert model.read_bytes() == before
 
 
 def test_a_file_that_was_cut_off_is_to_be_got_again(model: Path, tmp_path: Path) -> None:

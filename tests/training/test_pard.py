@@ -21,7 +21,7 @@ from specllama.models.found_drafts import survey
 from specllama.models.gguf_values import read_whole_header
 from specllama.models.head_kinds import MASK_TOKEN
 from specllama.training.batches import Batch
-from specllama.training.parallel import PLACES, read_parallel
+from specllama.training.parallel import PLACES, _mask_of, read_parallel
 from specllama.training.target import read_target
 from specllama.training.text import read_texts
 from specllama.training.train import Budget, trained
@@ -115,6 +115,13 @@ def test_it_is_found(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Pat
     llm, plain = make_llama(model, path), make_llama(model, num_draft_tokens=0)
     expected = plain.create_completion("the cat", max_tokens=24, seed=3)["choices"][0]["text"]
     assert llm.create_completion("the cat", max_tokens=24, seed=3)["choices"][0]["text"] == expected
+
+
+def test_a_mask_that_is_no_token(tiny_files: TinyFiles) -> None:
+    values, _ = read_whole_header(tiny_files.good)
+    for wrong in (len(values["tokenizer.ggml.tokens"]), -1, "one"):
+        assert _mask_of("a file", {**values, "tokenizer.ggml.mask_token_id": wrong}) == UNKNOWN
+    assert _mask_of("a file", {**values, "tokenizer.ggml.mask_token_id": 7}) == 7
 
 
 def test_a_model_without_a_token_for_the_mask(tmp_path: Path, tiny_files: TinyFiles) -> None:

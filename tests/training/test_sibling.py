@@ -25,7 +25,7 @@ from specllama.models.gguf_values import read_whole_header
 from specllama.training.sibling import MATRICES, Learning, Sibling, read_sibling
 from specllama.training.target import read_target
 from specllama.training.text import Text, read_texts
-from specllama.training.train import Budget, trained
+from specllama.training.train import Budget, counted_rows, trained
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, RealModels, TinyFiles
@@ -160,10 +160,12 @@ def test_the_command(
     out, err = capsys.readouterr()
     assert out == f"{tmp_path / f'{kind}-model.gguf'}\n"
     assert "times as fast as plain decoding" in err
-    assert cli.main([*line, "--kind", kind]) != 0
-    assert "trains a small model: name it with --draft" in capsys.readouterr().err
-    assert cli.main([*line, "--draft", str(small)]) != 0
-    assert "a small model (--draft) is for the kinds 'sibling' and 'pard'" in capsys.readouterr().err
+    assert cli.main([*line, "--kind", kind]) == 2
+    assert f"--kind {kind} trains a small model: name it with --draft" in capsys.readouterr().err
+    assert cli.main([*line, "--draft", str(small)]) == 2
+    assert "--draft is the small model for --kind sibling and --kind pard" in capsys.readouterr().err
+    assert cli.main([*line, "--kind", kind, "--draft", str(small), "--from", str(small)]) == 2
+    assert "only an EAGLE-3 head can be trained further" in capsys.readouterr().err
 
 
 def test_it_goes_on_where_it_was(tiny_files: TinyFiles, tmp_path: Path, cache: Path) -> None:
@@ -206,6 +208,21 @@ def test_a_vocabulary_with_a_longer_end(tiny_files: TinyFiles) -> None:
     """As of Qwen2.5: the larger models' files have more tokens that nobody writes."""
     start = read_sibling(str(tiny_files.good), read_target(str(tiny_files.padded)))
     assert start.model.n_vocab < read_target(str(tiny_files.padded)).n_vocab
+
+
+@pytest.mark.parametrize("kind", ["sibling", "pard"])
+def test_a_target_that_writes_further_tokens(tiny_files: TinyFiles, tmp_path: Path, cache: Path, kind: str) -> None:
+    """The small model learns the tokens that it has."""
+    _, small = pair(tiny_files, tmp_path)
+    with trained(tiny_files.padded, BUDGET, kind=kind, small=small, output=tmp_path / "d.gguf", threads=1) as made:
+        assert made.keep("Q8_0").is_file()
+        (rows,) = (cache / "training").glob("*/rows.npy")
+        known = read_target(str(small)).n_vocab
+        assert np.load(rows).max() == known - 1
+    further = Text(1, [5, known + 2, 6], 0)
+    assert counted_rows([further], known, lambda count, _: count).tolist() == list(range(known))
+    model = Sibling(read_sibling(str(small), read_target(str(tiny_files.padded))), np.arange(3))
+    assert model.states(torch.tensor([further.tokens])).isfinite().all()
 
 
 @pytest.mark.long

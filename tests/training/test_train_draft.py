@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -23,9 +24,14 @@ import psutil
 from training_driver import BUDGET, Heard
 
 from specllama import cli
+from specllama.engine.drafts.automatic import chosen_of
+from specllama.evidence.draft_pays import Gain
+from specllama.models.found_drafts import survey
+from specllama.models.gguf_values import read_whole_header
 from specllama.models.head_file import HeadFile, read_head
 from specllama.training.fit import Recipe
 from specllama.training.plan import Rates, plan_of
+from specllama.training.target import read_target
 from specllama.training.text import read_texts
 from specllama.training.train import Budget, trained
 
@@ -130,12 +136,19 @@ def test_a_disk_that_becomes_full(model: Path, cache: Path, size: int) -> None:
     assert done.stdout == f"{model.with_name('eagle3-model.gguf')}\n"
 
 
-def test_the_command(model: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From a GGUF alone to a head that drafts for it, and what it gives."""
+@pytest.mark.parametrize("ratio", [2.0, 0.5])
+def test_the_command(
+    model: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ratio: float
+) -> None:
+    """From a GGUF alone to a head that drafts for it, and what it gives. What does not pay is not taken by auto."""
+    monkeypatch.setattr("specllama.evidence.draft_pays.gain_of", lambda *_: Gain(ratio, 0.02, 0.5, 1.0))
     assert cli.main(["train-draft", str(model), *OPTIONS]) == 0
     out, err = capsys.readouterr()
     head = model.with_name("eagle3-model.gguf")
     assert out == f"{head}\n"
+    assert (", and by auto" in err) == (chosen_of(survey(str(model))).draft_model == str(head)) == (ratio > 1.0)
+    assert ("train longer" in err) == (ratio < 1.0)
+    assert read_whole_header(head)[0]["general.name"] == b"eagle3-model"
     for said in (
         "700 tokens of text",
         "GB of disk",
@@ -165,9 +178,120 @@ def test_text_of_the_users_own(model: Path, cache: Path, tmp_path: Path) -> None
     texts = texts_of(cache)
     asis = [text for text in texts if text.start == 0]
     assert collections.Counter(len(text.tokens) == 512 for text in asis[:-1]) == {True: len(asis) - 1}
-    assert [text.index for text in asis] == list(range(len(asis)))
+    assert [text.index for text in asis] == list(range(1, len(asis) + 1)), "the first text is held out"
     assert sum(len(text.tokens) for text in asis) > 400
-    assert texts[len(asis)].start > 0
+    assert texts[0].start > 0
+    assert texts[len(asis) + 1].start > 0
+
+
+@pytest.mark.parametrize("count", [4, 900])
+def test_little_is_learned_at_least(model: Path, cache: Path, tmp_path: Path, count: int) -> None:
+    """One short text of the user's, or a budget that is smaller than the first text."""
+    words = tmp_path / "words.txt"
+    words.write_text("the cat sat on the dog and " * count, encoding="utf-8")
+    budget = Budget(tokens=5, answer=32, parallel=2)
+    with trained(model, budget, text=[str(words)], threads=1) as made:
+        assert made.num_tokens > 0
+    first, second = texts_of(cache)[:2]
+    assert (first.start > 0, first.is_held_out) == (True, True)
+    assert (second.start, second.is_held_out) == (0, False)
+
+
+def test_without_any_text_to_learn(model: Path, cache: Path) -> None:
+    """As of a training that an earlier version began."""
+    with pytest.raises(KeyboardInterrupt), trained(model, BUDGET, threads=1, progress=Interrupting("states")):
+        pass
+    (path,) = (cache / "training").glob("*.jsonl")
+    path.write_bytes(path.read_bytes().lstrip().split(b"\n")[0] + b"\n")
+    with (
+        pytest.raises(ValueError, match="too little text to learn from: give a larger budget"),
+        trained(model, BUDGET, threads=1),
+    ):
+        pass
+
+
+def test_lines_that_are_no_prompts_are_told(
+    model: Path, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_training(*_: object, **__: object) -> Any:
+        raise ValueError("no training")
+
+    monkeypatch.setattr("specllama.training.train.trained", no_training)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "the cat"}\n{"prompt"\n', encoding="utf-8")
+    assert cli.main(["train-draft", str(model), *OPTIONS, "--text", str(prompts)]) == 1
+    assert capsys.readouterr().err.count(f"skipped {prompts}:2: not JSON") == 1
+    prompts.write_text("{", encoding="utf-8")
+    assert cli.main(["train-draft", str(model), *OPTIONS, "--text", str(prompts)]) == 2
+
+
+def test_nothing_that_it_reads_is_replaced(
+    model: Path, cache: Path, tmp_path: Path, tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small, words = tmp_path / "small.gguf", tmp_path / "words.txt"
+    shutil.copyfile(tiny_files.good, small)
+    words.write_text("the cat", encoding="utf-8")
+    (tmp_path / "parts").mkdir()
+    first = tiny.split(model, tmp_path / "parts")
+    second = first.with_name(first.name.replace("00001-of", "00002-of"))
+    options = (*OPTIONS, "--force", "--kind", "sibling", "--draft", str(small), "--text", str(words))
+    for target, output in ((model, model), (model, small), (model, words), (first, first), (first, second)):
+        before = output.read_bytes()
+        assert cli.main(["train-draft", str(target), *options, "-o", str(output)]) == 1
+        assert f"the output {output} is the input" in capsys.readouterr().err
+        assert output.read_bytes() == before
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_what_is_no_file_is_not_replaced(
+    model: Path, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], force: tuple[str, ...]
+) -> None:
+    for output in (str(tmp_path), ""):
+        assert cli.main(["train-draft", str(model), *OPTIONS, *force, "-o", output]) == 1
+        assert "is a folder: name a file in it" in capsys.readouterr().err
+    assert cli.main(["train-draft", str(model), *OPTIONS, *force, "-o", os.devnull]) == 1
+    assert "is no file: name another one with --output" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("draft", [False, True])
+@pytest.mark.parametrize(
+    ("size", "why"),
+    [(None, "does not exist"), (0, "it is empty"), (2000, "truncated or damaged"), (-5000, "corrupted or incomplete")],
+)
+def test_damaged_files(
+    model: Path, cache: Path, capsys: pytest.CaptureFixture[str], draft: bool, size: int | None, why: str
+) -> None:
+    """The model, or the small model: as when it is opened to generate."""
+    damaged = model.with_name("damaged.gguf")
+    if size is not None:
+        damaged.write_bytes(model.read_bytes()[:size])
+    more = ("--kind", "sibling", "--draft", str(damaged)) if draft else ()
+    assert cli.main(["train-draft", str(model if draft else damaged), *OPTIONS, *more]) == 1
+    said = capsys.readouterr().err
+    assert str(damaged) in said
+    assert why in said
+
+
+def test_a_full_disk_at_the_end(model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched, trained(model, BUDGET, threads=1) as made:
+        patched.setattr(shutil, "copyfile", full)
+        with pytest.raises(OSError, match=r"eagle3-model.gguf cannot be written: .*With room the same command goes on"):
+            made.keep("Q8_0")
+        patched.undo()
+        assert_is_a_head(made.keep("Q8_0"))
+
+
+def test_layers_for_mtp_are_not_counted(tiny_files: TinyFiles, tmp_path: Path) -> None:
+    found = read_target(str(tiny_files.mtp))
+    assert found.n_layer == 2
+    assert max(found.layers) < 2
+    words = tiny.word_vocabulary()
+    path = tiny.write_mtp(tmp_path / "one.gguf", words, tiny.mtp_weights(words, 1), count=2, n_layer=3)
+    with pytest.raises(ValueError, match="it needs tokens, and two layers"):
+        read_target(str(path))
 
 
 def test_another_budget_goes_on_with_the_text(model: Path, cache: Path) -> None:
@@ -255,7 +379,7 @@ def test_hours_that_are_not_enough(model: Path, cache: Path) -> None:
 
 def test_what_is_no_model_is_refused(tmp_path: Path, cache: Path) -> None:
     lora = tiny.write_lora(tmp_path / "lora.gguf", tiny.llama_weights(tiny.word_vocabulary(), 1), 1)
-    with pytest.raises(ValueError, match="no language model that a head can be trained for"), trained(lora, BUDGET):
+    with pytest.raises(ValueError, match="it is a LoRA adapter and not a model"), trained(lora, BUDGET):
         pass
 
 
@@ -284,6 +408,14 @@ def test_the_hours_are_divided() -> None:
     slower = dataclasses.replace(rates, step=6.0)  # of each batch
     assert plan_of(slower, hours=2.0, tokens=None, recipe=Recipe()).num_tokens < 0.8 * plan.num_tokens
     assert plan_of(slower, hours=2.0, tokens=None, recipe=Recipe()).hours == pytest.approx(2.0, rel=1e-2)
+
+
+def test_hours_that_are_said_are_enough() -> None:
+    """What measuring takes counts, and nothing is rounded down."""
+    rates = Rates(written=1e4, read=1e4, trained=1e4, step=0.0, share=1.0)
+    with pytest.raises(ValueError, match=r"give 0\.02 hours \(--hours\)"):
+        plan_of(rates, hours=1e-4, spent=0.01, tokens=None, recipe=Recipe())
+    assert plan_of(rates, hours=0.02, spent=0.01, tokens=None, recipe=Recipe()).num_tokens >= 500
 
 
 @pytest.mark.long

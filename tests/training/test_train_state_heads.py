@@ -28,6 +28,7 @@ from transcribed import forward
 
 import specllama
 from specllama import cli
+from specllama.evidence.draft_pays import Gain
 from specllama.models.state_head_file import read_state_head
 from specllama.training.train import trained
 
@@ -112,8 +113,11 @@ def test_what_is_stored_of_a_token_is_the_final_state_alone(made: Steps) -> None
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_command(model: Path, cache: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
-    """From a GGUF alone to a head beside it that ``auto`` finds, and the texts stay those of the model."""
+def test_the_command(
+    model: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """From a GGUF alone to a head beside it that ``auto`` takes if it is faster. The texts stay those of the model."""
+    monkeypatch.setattr("specllama.evidence.draft_pays.gain_of", lambda *_: Gain(2.0, 0.02, 0.5, 1.0))
     assert cli.main(["train-draft", str(model), "--kind", kind, *OPTIONS]) == 0
     out, err = capsys.readouterr()
     head = model.with_name(f"{kind}-model.gguf")
@@ -212,7 +216,7 @@ def test_what_cannot_be_asked_for(
 
 def test_a_kind_that_there_is_not(model: Path, cache: Path) -> None:
     with (
-        pytest.raises(ValueError, match="kind='tree' is none of eagle3, medusa, hydra, blockwise"),
+        pytest.raises(ValueError, match="--kind tree is none of eagle3, medusa, hydra, blockwise"),
         trained(model, BUDGET, kind="tree"),
     ):
         pass

@@ -1,0 +1,42 @@
+"""Checks the place of a new file before the work for it begins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from .gguf_values import parts_of
+
+
+def require_free_place(output: Path, sources: Iterable[str | os.PathLike[str]]) -> None:
+    """Check that a new file may get a name, even if a file of this name is replaced.
+
+    Args:
+        output: the file that will be written.
+        sources: the files that it is made from. All parts of a split model count.
+
+    Raises:
+        ValueError: the name is that of a source, of a folder, or of something else that is no file.
+    """
+    parts = [part for source in sources for part in parts_of(os.fspath(source)) if os.path.exists(part)]
+    if output.exists() and any(output.samefile(part) for part in parts):
+        raise ValueError(f"the output {output} is the input: name another one with --output")
+    if output.is_dir():
+        raise ValueError(f"the output {output} is a folder: name a file in it")
+    if output.exists() and not output.is_file():  # a device, for example, must not be replaced
+        raise ValueError(f"the output {output} is no file: name another one with --output")
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a new file, if it does not exist.
+
+    Raises:
+        OSError: it cannot be made, or cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"the folder {folder} cannot be made: {error}; name a file in another one") from error
+    if not os.access(folder, os.W_OK):
+        raise OSError(f"the folder {folder} cannot be written: name a file in another one with --output")
