@@ -1,6 +1,7 @@
 #include "ggml_plugin/flash_attention.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -14,6 +15,7 @@ namespace specllama {
 namespace {
 
 constexpr int64_t kMostWork = int64_t{1} << 24;  // the most bytes of partials
+constexpr int64_t kMostTogether = 8;             // the most units that go through the cache together
 
 float parameter(const ggml::Tensor * op, int index) {
     float value = 0.0F;
@@ -84,7 +86,7 @@ bool FlashAttention::splits(int num_threads) const {
 
 int64_t FlashAttention::thread_bytes() const {
     const std::size_t packed = kernels::packed_bytes(key_->ne[0], value_->ne[0], type_);
-    return 2 * unit_bytes() + static_cast<int64_t>(whole_lines(packed));
+    return (kMostTogether + 1) * unit_bytes() + static_cast<int64_t>(whole_lines(packed));
 }
 
 std::size_t FlashAttention::work_bytes(int num_threads) const {
@@ -167,12 +169,14 @@ uint8_t * FlashAttention::part(const ggml::ComputeParams & params, int64_t unit,
 }
 
 void FlashAttention::attend_in_parts(const ggml::ComputeParams & params) const {
-    // All queries of a chunk follow each other, so that the chunk is fetched once. A thread gets neighbouring items. If
-    // two threads took items in turn, the shares would not be equal, because the last chunk may be hidden.
+    // All queries of a chunk follow each other, of all heads. The rows of the heads lie side by side, so that the chunk
+    // is fetched once, and as one piece. A thread gets neighbouring items. If two threads took items in turn, the
+    // shares would not be equal, because the last chunk may be hidden.
+    const int64_t of_stream = num_units_ / key_->ne[3];
     const int64_t items = num_units_ * num_chunks_;
     for (int64_t item = items * params.ith / params.nth; item < items * (params.ith + 1) / params.nth; ++item) {
-        const int64_t chunk = item / blocks_ % num_chunks_;
-        const int64_t unit = item / blocks_ / num_chunks_ * blocks_ + item % blocks_;
+        const int64_t chunk = item / of_stream % num_chunks_;
+        const int64_t unit = item / of_stream / num_chunks_ * of_stream + item % of_stream;
         kernels::attend_to_chunk(kernels_, type_, queries_of(unit_of(unit)), key_->ne[1], chunk,
                                  part(params, unit, chunk));
     }
@@ -189,10 +193,19 @@ void FlashAttention::merge_parts(const ggml::ComputeParams & params) const {
 }
 
 void FlashAttention::attend_to_units(const ggml::ComputeParams & params) const {
+    // Some units go through the cache together, so that a chunk is fetched once for all of them.
+    const int64_t size = std::clamp<int64_t>(num_units_ / (2 * params.nth), 1, kMostTogether);
     uint8_t * all = room_of(params);
-    for (int64_t unit = params.ith; unit < num_units_; unit += params.nth) {
-        kernels::attend_to_all(kernels_, type_, queries_of(unit_of(unit)), key_->ne[1], all, all + unit_bytes());
-        finish(unit_of(unit), all);
+    std::array<kernels::Queries, kMostTogether> queries;
+    for (int64_t first = params.ith * size; first < num_units_; first += params.nth * size) {
+        const int64_t count = std::min(size, num_units_ - first);
+        for (int64_t i = 0; i < count; ++i) {
+            queries[i] = queries_of(unit_of(first + i));
+        }
+        kernels::attend_to_all(kernels_, type_, queries.data(), count, key_->ne[1], all, unit_bytes());
+        for (int64_t i = 0; i < count; ++i) {
+            finish(unit_of(first + i), all + i * unit_bytes());
+        }
     }
 }
 

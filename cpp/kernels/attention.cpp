@@ -66,12 +66,16 @@ void attend_to_chunk(const FloatKernels & kernels, CacheType type, const Queries
     kernels.attend_to(type)(queries, first, std::min<int64_t>(first + kChunkCells, cells), out);
 }
 
-void attend_to_all(const FloatKernels & kernels, CacheType type, const Queries & queries, int64_t cells, uint8_t * out,
-                   uint8_t * spare) {
-    attend_to_chunk(kernels, type, queries, cells, 0, out);
-    for (int64_t chunk = 1; chunk * kChunkCells < cells; ++chunk) {
-        attend_to_chunk(kernels, type, queries, cells, chunk, spare);
-        merge_all(kernels, queries, out, spare);
+void attend_to_all(const FloatKernels & kernels, CacheType type, const Queries * queries, int64_t count, int64_t cells,
+                   uint8_t * out, int64_t bytes) {
+    uint8_t * spare = out + count * bytes;
+    for (int64_t chunk = 0; chunk * kChunkCells < cells; ++chunk) {
+        for (int64_t i = 0; i < count; ++i) {
+            attend_to_chunk(kernels, type, queries[i], cells, chunk, chunk == 0 ? out + i * bytes : spare);
+            if (chunk > 0) {
+                merge_all(kernels, queries[i], out + i * bytes, spare);
+            }
+        }
     }
 }
 

@@ -10,9 +10,9 @@ namespace specllama::kernels {
 
 // Computes the attention to the first `cells` cells, a multiple of kFloatLanes.
 //
-// out: [queries.count] partials, as Attend writes them; spare: room for as many.
-void attend_to_all(const FloatKernels & kernels, CacheType type, const Queries & queries, int64_t cells, uint8_t * out,
-                   uint8_t * spare);
+// queries: [count]; their partials, as Attend writes them, are `bytes` apart in `out`, which has room for count + 1.
+void attend_to_all(const FloatKernels & kernels, CacheType type, const Queries * queries, int64_t count, int64_t cells,
+                   uint8_t * out, int64_t bytes);
 
 // Computes the attention to one chunk of these cells.
 void attend_to_chunk(const FloatKernels & kernels, CacheType type, const Queries & queries, int64_t cells,

@@ -111,7 +111,7 @@ Floats attend(const Floats & queries, const py::array & key_rows, const py::arra
     for (py::ssize_t first = 0; first < queries.shape(0); first += kernels::kMostQueries) {
         const kernels::Queries some = queries_of(queries, keys, values, masks, scale, cap, slope, first);
         if (cells.empty()) {
-            kernels::attend_to_all(floats, keys.type, some, keys.rows, out, out + bytes);
+            kernels::attend_to_all(floats, keys.type, &some, 1, keys.rows, out, static_cast<int64_t>(bytes));
         } else {
             kernels::attend_to_some(floats, keys.type, some, seen, out, out + bytes, out + 2 * bytes);
         }
