@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -208,7 +209,7 @@ def test_verify_compares_batches(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [test.num_tokens_before for test in result.batches] == [64, 600]
     assert result.passed, result.problems
     assert not result.num_near_ties
-    monkeypatch.setattr(batches.np, "array_equal", lambda one, other: False)
+    monkeypatch.setattr(batches, "np", types.SimpleNamespace(array_equal=lambda one, other: False))
     found = batches.compare_batches(llm, [5, 6, 7], 64, lambda: None)
     assert found.differing_sizes == tuple(range(1, NUM_ROWS + 1))
     assert "logits behind 64 tokens differ" in found.problems[0]
