@@ -12,7 +12,7 @@ import torch
 
 from .shards import Example, examples, shard_paths
 from .target import Target
-from .text import HELD_OUT
+from .text import held_out
 
 _WINDOW = 512  # places in a window: most texts are one, because a window's first places see little of the text
 # The places in a batch are a multiple of this. With ever new shapes PyTorch's memory has ever new gaps: a head of
@@ -99,7 +99,7 @@ class Batches:
         """The batches of one pass, in a random order that depends on `epoch` alone."""
         rng = np.random.default_rng(epoch)
         for number in rng.permutation(len(self._paths)):
-            windows = [w for i, e in examples(self._paths[number]) if i % HELD_OUT for w in _windows(e)]
+            windows = [w for i, e in examples(self._paths[number]) if not held_out(i) for w in _windows(e)]
             order = rng.permutation(len(windows))
             groups = list(_groups([_size(windows[i]) for i in order], cells))
             for which in rng.permutation(len(groups)):
@@ -111,7 +111,7 @@ class Batches:
         for path in self._paths:
             if places >= _MEASURED:
                 return
-            windows = [w for i, e in examples(path) if i % HELD_OUT == 0 for w in _windows(e)]
+            windows = [w for i, e in examples(path) if held_out(i) for w in _windows(e)]
             places += sum(map(_size, windows))
             for part in _groups([_size(window) for window in windows], cells):
                 yield self.batch([windows[i] for i in part])
@@ -144,7 +144,7 @@ class Batches:
         for path in self._paths:
             with np.load(path) as file:
                 found = zip(file["indices"], file["starts"], file["sizes"], strict=True)
-                yield [s for i, a, n in found if int(i) % HELD_OUT for s in _cut_sizes(int(a), int(n))]
+                yield [s for i, a, n in found if not held_out(int(i)) for s in _cut_sizes(int(a), int(n))]
 
 
 def _size(window: Example) -> int:

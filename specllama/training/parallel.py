@@ -72,16 +72,14 @@ def _mask_of(path: str, values: Mapping[str, Any]) -> int:
     if isinstance(own, int) and 0 <= own < count:
         return own
     types = np.asarray(values.get("tokenizer.ggml.token_type", ()))
-    used = [value for name, value in values.items() if name.startswith("tokenizer.ggml.") and _is_id(name)]
+    used = [
+        value for name, value in values.items() if name.startswith("tokenizer.ggml.") and name.endswith("_token_id")
+    ]
     for kind in (_CONTROL, _UNKNOWN):
         free = [int(token) for token in np.flatnonzero(types == kind) if token not in used or kind == _UNKNOWN]
         if free:
             return free[-1]
     raise ValueError(f"{path} has no control token that could stand for a token that is not known: take another model")
-
-
-def _is_id(name: str) -> bool:
-    return name.endswith("_token_id")
 
 
 class Parallel(Sibling):

@@ -49,7 +49,7 @@ class Text:
     @property
     def is_held_out(self) -> bool:
         """Whether the text is for measuring only."""
-        return self.index % HELD_OUT == 0
+        return held_out(self.index)
 
     @property
     def size(self) -> int:
@@ -57,9 +57,14 @@ class Text:
         return len(self.tokens) - self.start
 
 
+def held_out(index: int) -> bool:
+    """Whether the text with this index is for measuring only."""
+    return index % HELD_OUT == 0
+
+
 def has_both(indices: Iterable[int]) -> bool:
     """Whether some of the texts with these indices are learned, and others held out."""
-    return len({index % HELD_OUT == 0 for index in indices}) == 2
+    return len(set(map(held_out, indices))) == 2
 
 
 def read_texts(path: Path) -> list[Text]:
@@ -190,7 +195,7 @@ class Writer:
 
     def _answered(self, index: int, count: int, prompt: Sequence[int]) -> Text | None:
         prompt = list(prompt)[-(self._llm.n_ctx() - self._answer) :]
-        temperature = 0.0 if index % HELD_OUT == 0 else _TEMPERATURE
+        temperature = 0.0 if held_out(index) else _TEMPERATURE
         answer = self._written(prompt, index, count, self._answer, temperature, keeps_end=True)
         return None if self._closing.is_set() else Text(index, [*prompt, *answer][-LONGEST:], _start(prompt, answer))
 
