@@ -101,8 +101,7 @@ def test_prompts_that_begin_alike_are_decoded_once(tiny_files: TinyFiles, open_t
     jobs = [lambda place, prompt=prompt: texts.generate(place, prompt, 4, gamma=0) for prompt in given]
     assert texts.run(jobs) == [alone.generate(prompt, 4, gamma=0) for prompt in given]
     own = sum(len(prompt) - 301 for prompt in given)
-    # On a busy machine a text may decode sooner by itself than wait. Without sharing it would be 12 times 301.
-    assert texts.decoders[0].num_decoded <= 3 * 301 + own + 4 * len(given)
+    assert texts.decoders[0].num_decoded <= 301 + own + 4 * len(given)
     assert sum(engine.counters.num_prompt_tokens_reused for engine in texts.engines) >= 300 * (PLACES - 1)
     alone.close()
 
