@@ -45,7 +45,7 @@ class ClaimingDrafter:
     """Claims q, the distribution of a draft model, for each token, whatever the token was drawn from."""
 
     def __init__(self, draft: llama_cpp.Llama, draw: Callable[[Any, _core.Distribution], _core.Distribution]) -> None:
-        self.direct = Direct(lent(draft, "draft"))
+        self.direct = Direct(lent(draft, "draft"), changes=lambda: None)
         self.draw = draw
         self.rng = np.random.default_rng(11)
 
