@@ -22,13 +22,16 @@ METHODS = {
     "staged": "0.5B, which looks up too, and lookup",
     "head": "a head of `train-draft`, and lookup",
     "both": "this head, 0.5B and lookup",
+    "eagle3": "a head that has learned from less, and lookup",
     "hydra": "a Hydra head, and lookup",
     "medusa": "a Medusa head, and lookup",
     "blockwise": "a blockwise head, and lookup",
     "sibling": "the 0.5B after learning, and lookup",
+    "pard": "the 0.5B as a parallel draft, and lookup",
     "foreign": "SmolLM2-135M (another tokenizer), and lookup",
     "auto": 'what `"auto"` takes',
 }
+TRAINED = ("eagle3", "hydra", "medusa", "blockwise", "sibling", "pard")
 INSTRUCTION_SETS = ("avx-512-vnni", "avx-vnni", "avx2")
 SIZES = (2, 3, 4, 6, 8, 12, 16)
 MIB = 2**20
@@ -264,6 +267,27 @@ def sibling_losses(data: Path) -> str:
     """The acceptance of a small model before it learned, and after it learned with each loss, for one text."""
     runs = load(data, "training-siblings")["runs"]
     return _trainings("loss", [{"recipe": "before", **runs[0]["before"]}, *runs])
+
+
+def kinds_of_drafts(data: Path) -> str:
+    """What each kind of train-draft gave for one text."""
+    whole = {f"method-{kind}-{prompts}-q4_k_m": (kind, prompts) for kind in TRAINED for prompts in SETS}
+    gains = {
+        whole[name]: statistics.mean(run["end_to_end_speedup"] for run in found["runs"] if run["mode"] == "auto")
+        for name, found in present(data, whole).items()
+    }
+    rows = [
+        [
+            f"`{run['recipe']}`",
+            f"{run['bytes']['Q4_0'] / MIB:.0f} MiB",
+            f"{run['seconds'] / 60:.0f} min",
+            *(" / ".join(f"{share:.0%}" for share in run[name]) for name in ("greedy", "sampled")),
+            *(f"{gains[run['recipe'], prompts]:.2f}" for prompts in ("humaneval", "spec-bench")),
+        ]
+        for run in load(data, "training-kinds")["runs"]
+    ]
+    titles = "kind|file|processor time|right at steps 1, 2, 3|accepted at temperature 1|HumanEval|Spec-Bench"
+    return table(titles.split("|"), rows)
 
 
 def _trainings(title: str, runs: list[dict[str, Any]]) -> str:

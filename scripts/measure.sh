@@ -18,8 +18,8 @@
 #   method-NAME-humaneval-TYPE, method-NAME-spec-bench-TYPE  whole calls with one kind of draft;
 #                           NAME is lookup, lookahead, model (the draft) or staged (the draft with lookup of its own).
 #                           Only by name: foreign (SmolLM2-135M, of another tokenizer), auto (-md auto), both (the draft
-#                           and a head), and head, hydra, medusa, blockwise or sibling, which train-draft has made. HEAD
-#                           names its file, in the folder of the prompts. TYPE may be 7b, too, only by name
+#                           and a head), and head, eagle3, hydra, medusa, blockwise, sibling or pard, which train-draft
+#                           has made. HEAD names its file, in the folder of the prompts. TYPE may be 7b, too, only by name
 #   ceiling-TYPE-WAY        the largest possible speedup (scripts/ceiling.py)
 #   loading-TYPE            memory and time of loading
 #   overhead, lookup-cost   what specllama itself costs
@@ -33,6 +33,7 @@
 #   These need no quiet machine:
 #   training-smollm2        recipes of train-draft on SmolLM2-135M (half an hour; only by name)
 #   training-siblings       losses of train-draft --kind sibling (half an hour; only by name)
+#   training-kinds          drafts of all kinds of train-draft, in the folder KINDS (hours; only by name)
 #   accuracy, perplexity-TYPE, splits-TYPE-WAY, text-memory, earlier-texts
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
@@ -193,6 +194,11 @@ measure() {
         text-memory) python "$scripts/text_memory.py" "$target:Q4_K_M" "$draft" --record "$part" ;;
         training-smollm2) python "$scripts/train_experiments.py" smollm2-135m --record "$part" ;;
         training-siblings) python "$scripts/train_experiments.py" "$target" --draft "${draft%:*}" --record "$part" ;;
+        training-kinds)
+            python "$scripts/train_experiments.py" "$target" --draft "${draft%:*}" --tokens 59216 \
+                --kinds eagle3,hydra,medusa,blockwise,sibling,pard \
+                --files "${KINDS:?names a folder for the drafts}" --record "$part"
+            ;;
         accuracy) python "$scripts/accuracy.py" --record "$part" ;;
         perplexity-*) python "$scripts/perplexity.py" "$(model "$part")" --record "$part" ;;
         splits-*) python "$scripts/splits.py" "$(model "$part")" "$draft" --kernels "$(kernels "$part")" --record "$part" ;;

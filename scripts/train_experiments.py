@@ -1,12 +1,14 @@
 """How should a draft learn? The same text, the same states, and one choice changed at a time.
 
     python scripts/train_experiments.py MODEL --tokens 20000 --only muon,adamw --record NAME
-    python scripts/train_experiments.py MODEL --draft SMALL --tokens 20000 --record NAME [--kind pard]
+    python scripts/train_experiments.py MODEL --draft SMALL --tokens 20000 --record NAME
+    python scripts/train_experiments.py MODEL --draft SMALL --kinds hydra,sibling --files DIR --record NAME
 
-The second one trains a small model; with --kind pard it becomes a parallel draft. The text is that of
-`specllama train-draft`. States are kept in specllama's cache, for further choices. `--record` adds to a file of
-docs/data, from which `scripts/tables.py` makes the tables of docs/make-your-own-draft.md. The seconds are those of the
-processor, on one thread: other work on the machine hardly changes them.
+The second one trains a small model. The third one trains drafts of several kinds as `specllama train-draft` does, and
+keeps their files in DIR. The text is that of `specllama train-draft`. States are kept in specllama's cache, for further
+choices. `--record` adds to a file of docs/data, from which `scripts/tables.py` makes the tables of
+docs/make-your-own-draft.md. The seconds are those of the processor, on one thread: other work on the machine hardly
+changes them.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ from specllama import Engine, Llama
 from specllama.backend.cpu import cpu_name
 from specllama.engine.hidden import FINAL
 from specllama.models import catalog
-from specllama.models.head_kinds import OF_A_SMALL_MODEL, PARALLEL, SIBLING, TRAINED
-from specllama.training.fit import SIBLINGS, Recipe, fit
+from specllama.models.head_kinds import OF_A_SMALL_MODEL, OF_THE_FINAL_STATE, PARALLEL, SIBLING, TRAINED
+from specllama.training.file import write_head
+from specllama.training.fit import SIBLINGS, Recipe, fit, recipe_of
 from specllama.training.optimizer import Muon
 from specllama.training.parallel import read_parallel
 from specllama.training.plan import num_rows
@@ -43,6 +46,8 @@ from specllama.training.train import Budget, counted_rows
 from specllama.training.work import Work
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from specllama.training.batches import Batch
     from specllama.training.head import AnyHead
 
@@ -111,10 +116,17 @@ OF_SIBLINGS: dict[str, Recipe] = {
 
 def prepared(
     target: Target, work: Work, tokens: int, *, all_held_out: bool
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Make text and states as `specllama train-draft` does. Returns the tokens that the heads can draft [n_rows].
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], int]:
+    """Make text and states as `specllama train-draft` does.
 
-    `all_held_out`: whether all texts of the cache that are held out are measured, and not only the first ones.
+    Args:
+        target: the target.
+        work: the folder of the training.
+        tokens: how many tokens of text are wanted.
+        all_held_out: whether all texts of the cache that are held out are measured, and not only the first ones.
+
+    Returns:
+        The tokens that the heads can draft [n_rows], and how many tokens they learn from.
     """
     work.folder.mkdir(parents=True, exist_ok=True)
     if sum(text.size for text in read_texts(work.texts)) < tokens:
@@ -122,10 +134,13 @@ def prepared(
         Writer(llm, work.texts).write(lambda size: size >= tokens, 16, lambda *_: None)
         llm.close()
     texts = _first(read_texts(work.texts), tokens, all_held_out)
-    rows = counted_rows(texts, target.n_vocab, num_rows)
+    kept = work.folder / "rows.npy"
+    if not kept.exists():
+        np.save(kept, counted_rows(texts, target.n_vocab, num_rows))
+    rows = np.load(kept)
     with Engine.open(target.path, n_ctx=N_CTX, n_threads=1, shown_layers=target.layers or (FINAL,)) as engine:
         write_shards(engine, texts, rows, len(target.layers), work.states, lambda _: False, lambda *_: None)
-    return rows
+    return rows, sum(text.size for text in texts if not text.is_held_out)
 
 
 def _first(texts: list[Text], tokens: int, all_held_out: bool) -> list[Text]:
@@ -135,32 +150,96 @@ def _first(texts: list[Text], tokens: int, all_held_out: bool) -> list[Text]:
     return [text for i, text in enumerate(texts) if i < count or (all_held_out and text.is_held_out)]
 
 
-def tried(
-    target: Target,
-    work: Work,
-    rows: np.ndarray[tuple[int], np.dtype[np.int64]],
-    start: SiblingStart | None,
-    kind: str,
-    name: str,
-    recipe: Recipe,
-) -> dict[str, object]:
-    """Train with one recipe, and return the results."""
-    for left in (work.checkpoint, work.best, work.folder / "cells.json"):
-        left.unlink(missing_ok=True)
-    begun = time.process_time()
-    _, found = fit(
-        work, target, rows, start=start, kind=kind, device="cpu", seconds=1e9, progress=SILENT, recipe=recipe
-    )
-    (_, greedy, sampled), *_ = torch.load(work.checkpoint, weights_only=True)["curve"]
-    return {
-        "recipe": name,
-        "before": {"greedy": [round(one, 4) for one in greedy], "sampled": [round(one, 4) for one in sampled]},
-        "greedy": [round(one, 4) for one in found.greedy],
-        "sampled": [round(one, 4) for one in found.sampled],
-        "length": round(found.length, 4),
-        "places": found.places,
-        "seconds": round(time.process_time() - begun),
-    }
+@dataclasses.dataclass
+class Experiment:
+    """A draft that is trained several times, or once, on one text.
+
+    Args:
+        model: a GGUF file, or a name of the catalog.
+        kind: one of `TRAINED`.
+        small: the small model that learns, for the kinds that need one.
+        tokens: how many tokens of text there are.
+        all_held_out: whether all texts of the cache that are held out are measured, and not only those of this text.
+    """
+
+    model: str
+    kind: str
+    small: str | None
+    tokens: int
+    all_held_out: bool
+
+    def __post_init__(self) -> None:
+        """Read the model, and the small model."""
+        self.target = read_target(catalog.resolve(self.model))
+        self.start: SiblingStart | None = None
+        if self.kind in OF_A_SMALL_MODEL:
+            if self.small is None:
+                raise SystemExit(f"--kinds {self.kind} needs --draft")
+            read = read_parallel if self.kind == PARALLEL else read_sibling
+            self.start = read(catalog.resolve(self.small), self.target)
+            self.target = dataclasses.replace(self.target, layers=self.start.layers)
+        elif self.kind in OF_THE_FINAL_STATE:
+            self.target = dataclasses.replace(self.target, layers=(FINAL,))
+        states = "none" if self.start else ",".join(map(str, self.target.layers))
+        asked = {"experiments": self.tokens, "states": states}
+        self.work = Work(self.target.weights, {"text": [], "answer": Budget(tokens=1).answer}, asked)
+
+    def tried(self, name: str, recipe: Recipe, files: str | None = None) -> dict[str, object]:
+        """Train with one recipe. Returns the results.
+
+        Args:
+            name: the recipe's name in the results.
+            recipe: the recipe.
+            files: the folder for the draft's files; None to keep none.
+        """
+        with self.work.alone():
+            rows, learned = prepared(self.target, self.work, self.tokens, all_held_out=self.all_held_out)
+            for left in (self.work.checkpoint, self.work.best, self.work.folder / "cells.json"):
+                left.unlink(missing_ok=True)
+            begun = time.process_time()
+            head, found = fit(
+                self.work,
+                self.target,
+                rows,
+                start=self.start,
+                kind=self.kind,
+                device="cpu",
+                seconds=1e9,
+                progress=SILENT,
+                recipe=recipe,
+            )
+            seconds = time.process_time() - begun
+            (_, greedy, sampled), *_ = torch.load(self.work.checkpoint, weights_only=True)["curve"]
+        sizes = {}
+        for weights in ("Q8_0", "Q4_0") if files is not None else ():
+            path = Path(files) / f"{self.kind}-{self.model}-{weights}.gguf"
+            write_head(path, self.target, head, rows, weights, acceptance=found, num_tokens=learned)
+            sizes[weights] = path.stat().st_size
+        return {
+            "recipe": name,
+            "before": {"greedy": [round(one, 4) for one in greedy], "sampled": [round(one, 4) for one in sampled]},
+            "greedy": [round(one, 4) for one in found.greedy],
+            "sampled": [round(one, 4) for one in found.sampled],
+            "length": round(found.length, 4),
+            "places": found.places,
+            "learned": learned,
+            "seconds": round(seconds),
+            "bytes": sizes,
+        }
+
+
+def trials(arguments: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """Do what the command line asks for. Yields the results of each training."""
+    if arguments.kinds:
+        for kind in arguments.kinds.split(","):
+            experiment = Experiment(arguments.model, kind, arguments.draft, arguments.tokens, all_held_out=False)
+            yield experiment.tried(kind, recipe_of(kind), arguments.files)
+        return
+    kind, recipes = (TRAINED[0], RECIPES) if arguments.draft is None else (SIBLING, OF_SIBLINGS)
+    heads = arguments.draft is None
+    experiment = Experiment(arguments.model, kind, arguments.draft, arguments.tokens, all_held_out=heads)
+    for name in arguments.only.split(",") if arguments.only else recipes:
+        yield experiment.tried(name, recipes[name])
 
 
 def main() -> int:
@@ -169,38 +248,28 @@ def main() -> int:
     parser.add_argument("model")
     parser.add_argument("--tokens", type=int, default=20_000)
     parser.add_argument("--draft", metavar="SMALL", help="a small model, which learns in place of a new head")
-    parser.add_argument("--kind", choices=OF_A_SMALL_MODEL, default=SIBLING, help="what the small model becomes")
+    parser.add_argument("--kinds", metavar="KIND,...", help=f"kinds of drafts, of {', '.join(TRAINED)}")
+    parser.add_argument("--files", metavar="DIR", help="with --kinds: the folder for the drafts")
     parser.add_argument("--only", help="names of recipes, with commas; by default all of them")
     parser.add_argument("--record", metavar="NAME", help="a file of docs/data, without its ending")
     arguments = parser.parse_args()
     use_threads(1)
-    target = read_target(catalog.resolve(arguments.model))
-    recipes, start, kind = RECIPES, None, TRAINED[0]
-    if arguments.draft is not None:
-        recipes, kind = OF_SIBLINGS, arguments.kind
-        start = (read_parallel if kind == PARALLEL else read_sibling)(catalog.resolve(arguments.draft), target)
-        target = dataclasses.replace(target, layers=start.layers)
-    asked = {"experiments": arguments.tokens, "small": arguments.draft}
-    work = Work(target.weights, {"text": [], "answer": Budget(tokens=1).answer}, asked)
-    with work.alone():
-        rows = prepared(target, work, arguments.tokens, all_held_out=start is None)
-        for name in arguments.only.split(",") if arguments.only else recipes:
-            found = tried(target, work, rows, start, kind, name, recipes[name])
-            sys.stdout.write(json.dumps(found) + "\n")
-            sys.stdout.flush()
-            if arguments.record:
-                _record(arguments.record, target, arguments.tokens, found)
+    for found in trials(arguments):
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
+        if arguments.record:
+            _record(arguments.record, arguments.model, arguments.tokens, found)
     return 0
 
 
-def _record(name: str, target: Target, tokens: int, found: dict[str, object]) -> None:
+def _record(name: str, model: str, tokens: int, found: dict[str, object]) -> None:
     path = recorded.DATA / recorded.MACHINE / f"{name}.json"
     before = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
     runs = [run for run in before if (run["recipe"], run["tokens"]) != (found["recipe"], tokens)]
     machine = {"cpu": cpu_name()}
     recorded.keep(
         name,
-        {"machine": machine, "model": Path(target.path).name, "runs": [*runs, {"tokens": tokens, **found}]},
+        {"machine": machine, "model": Path(catalog.resolve(model)).name, "runs": [*runs, {"tokens": tokens, **found}]},
     )
 
 
