@@ -20,7 +20,7 @@ from specllama.backend.cpu import default_threads
 from specllama.engine.direct import Direct
 from specllama.evidence.machine import describe_machine
 
-PLACES = (128, 2_000, 4_000, 8_000)
+PLACES = (128, 2_000, 4_000, 8_000, 16_000)
 SIZES = (1, 8)
 PART = 512  # tokens of a prompt before each place
 

@@ -553,6 +553,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             self.engine.own.require_threads()
             self.engine.own.require_at_rest()
             self.engine.model.require_weights()
+            self.engine.model.require_embedder()
             if not self.context_params.embeddings:
                 raise RuntimeError("this Llama makes no embeddings: create it with embedding=True")
             found: list[Any] = []

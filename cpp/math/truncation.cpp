@@ -9,6 +9,8 @@ namespace specllama {
 
 namespace {
 
+constexpr float kRounding = 1e-5F;
+
 // How many of the first probabilities reach `mass` together; 0 if all of them do not.
 std::size_t count_reaching(const std::vector<double> & probs, double mass, bool strictly) {
     double cumulative = 0.0;
@@ -49,8 +51,9 @@ void Truncation::select_by_min_p(float top) {
 
 // Keeps the best top_k of the candidates that lie within top_n_sigma standard deviations of the largest logit.
 void Truncation::sigma_of_all() {
-    const auto deviation = static_cast<float>(standard_deviation(logits_, n_));
-    const float threshold = largest(logits_, n_) - params_.top_n_sigma * deviation;
+    const float reach = params_.top_n_sigma * static_cast<float>(standard_deviation(logits_, n_));
+    // Of two tokens one lies exactly two deviations below the other. Rounding must not decide about it.
+    const float threshold = largest(logits_, n_) - reach - kRounding * std::max(1.0F, reach);
     if (params_.top_k <= 0) {
         select_at_least(logits_, n_, threshold, kept_);
         return;

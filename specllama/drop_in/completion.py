@@ -196,7 +196,7 @@ class Completion:
         self._save_cached_state()
 
     def _echoed_chunk(self) -> Iterator[dict[str, Any]]:
-        if self._echo and self._prompt_text:
+        if self._echo and (self._prompt_text or self._prompt_log is not None):
             yield self._chunk(self._prompt_text, self._prompt_logprobs(), None)
 
     def _echoed_tokens(self) -> Iterator[Token]:

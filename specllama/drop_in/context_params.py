@@ -19,6 +19,13 @@ def has_flash_attention(params: Any) -> bool:
     return bool(params.flash_attn)  # of llama-cpp-python before 0.3.17
 
 
+def _divide_among_sequences(params: Any) -> None:
+    """Round the sizes of a batch up. For a mean llama.cpp ends the process unless all sequences get equal shares."""
+    count = params.n_seq_max
+    params.n_batch = -(-params.n_batch // count) * count
+    params.n_ubatch = -(-max(params.n_batch, params.n_ubatch) // count) * count
+
+
 class ContextParams:
     """A mixin that changes the parameters which ``llama_cpp.Llama`` hands to llama.cpp.
 
@@ -90,6 +97,8 @@ class ContextParams:
         if hasattr(params, "n_rs_seq"):
             params.n_rs_seq = num_snapshots_of(self._num_snapshots, params)
         have_branches(params, self._num_branches)
+        if params.embeddings:
+            _divide_among_sequences(params)
         if self._bytes_before is not None and "_model" in self.__dict__:
             self._decide_attention(params)
         if self._reads_blocks and "_model" in self.__dict__:

@@ -55,7 +55,7 @@ class DraftLoader:
             "use_mmap": False,
             "verbose": of_target.verbose,
             **{name: self._settings[name] for name in _INHERITED if name in self._settings},
-            "n_ctx": target.n_ctx,
+            "n_ctx": target.n_ctx_asked,
             "n_batch": of_target.n_batch,
             "n_threads": of_target.n_threads,
             "n_threads_batch": of_target.n_threads_batch,

@@ -9,17 +9,16 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
+from specllama import _core
 from specllama.engine.options import Options
-from specllama.engine.schema_constraint import schema_vocabulary
-from specllama.grammars.begun_calls import BegunCalls, BegunMatcher
-from specllama.grammars.schema import SchemaGrammar
-from specllama.grammars.schema_matcher import Matcher, SchemaProcessor
+from specllama.engine.request import Constraint
 
 from .base_class import BaseLlama
 from .lending import lent
 
 _Scores = npt.NDArray[np.single]
 """An array [n_vocab]."""
+_SOFTMAX = _core.SamplerParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
 
 def chooser_of(
@@ -30,7 +29,7 @@ def chooser_of(
     penalty_last_n: int,
     options: Options,
     logit_bias: Mapping[int, float],
-    grammar: Any,
+    constraint: Constraint | None,
 ) -> LlamaCppSampler | None:
     """The sampler to use in place of our own chain; None if our chain can do what the call asks for.
 
@@ -41,7 +40,7 @@ def chooser_of(
         penalty_last_n: how many of the last tokens the penalties see.
         options: the options of the call.
         logit_bias: for each token id, the number that is added to its logit.
-        grammar: the grammar of the text, or None.
+        constraint: the grammar of the text, or None.
 
     Raises:
         ValueError: the call asks for a sampler that mirostat would ignore.
@@ -55,7 +54,7 @@ def chooser_of(
             "own, and would ignore it; switch one of them off"
         )
     seeded = _Seeded(llama, seed & 0xFFFFFFFF, penalty_last_n)
-    return LlamaCppSampler(llama, sampling, seeded=seeded, logit_bias=logit_bias, grammar=grammar)
+    return LlamaCppSampler(llama, sampling, seeded=seeded, logit_bias=logit_bias, constraint=constraint)
 
 
 class _Seeded:
@@ -73,12 +72,15 @@ class _Seeded:
 class LlamaCppSampler:
     """llama.cpp's own sampler chain, as ``llama_cpp.Llama`` makes it, for one generation.
 
+    It does not get the grammar. If all tokens are ruled out, it takes one of them anyway, and then its grammar ends the
+    process.
+
     Args:
         llama: the Llama whose context has the logits.
         sampling: the numeric arguments of ``llama_cpp.Llama._init_sampler``.
         seeded: the Llama, or a stand-in that has the seed and the window of the penalties.
         logit_bias: for each token id, the number that is added to its logit.
-        grammar: the grammar of the text, or None.
+        constraint: the grammar of the text, or None.
 
     Attributes:
         reason: why texts with this sampler are decoded plainly.
@@ -93,14 +95,16 @@ class LlamaCppSampler:
         *,
         seeded: _Seeded | BaseLlama,
         logit_bias: Mapping[int, float],
-        grammar: Any,
+        constraint: Constraint | None,
     ) -> None:
         self._llama = llama
         self._numbers = {("temp" if name == "temperature" else name): value for name, value in sampling.items()}
         self._seeded = seeded
         self._biased = list(logit_bias)
         self._biases = np.array(list(logit_bias.values()), dtype=np.single)
-        self._grammar = grammar
+        self._constraint = constraint
+        self._allows: _core.Constraint | None = None
+        self._prompt_size = -1
         self._processors: list[Callable[..., Any]] = []
         self._raised: BaseException | None = None
         self._sampler: Any = None
@@ -111,21 +115,12 @@ class LlamaCppSampler:
         Args:
             processors: the logits processors of the call.
         """
-        llama, grammar = self._llama, self._grammar
-        if isinstance(grammar, (SchemaGrammar, BegunCalls)):
-            vocabulary = lent(llama).once(schema_vocabulary)
-            matcher: Matcher
-            if isinstance(grammar, BegunCalls):
-                matcher = BegunMatcher(vocabulary, grammar)
-            else:
-                matcher = vocabulary.matcher(grammar.matched)
-            processors, grammar = [*processors, SchemaProcessor(matcher, vocabulary.ends)], None
         self._processors = processors
+        self._allows = None if self._constraint is None else self._constraint.over(lent(self._llama))
         self._sampler = BaseLlama._init_sampler(
             cast(BaseLlama, self._seeded),
             **self._numbers,
-            logits_processor=llama_cpp.LogitsProcessorList([self._heard]) if processors or self._biased else None,
-            grammar=grammar,
+            logits_processor=llama_cpp.LogitsProcessorList([self._heard]),
         )
 
     def sample(self, row: int = -1) -> int:
@@ -135,7 +130,8 @@ class LlamaCppSampler:
             row: the row of the logits, counted from the end: -1 is the last.
 
         Raises:
-            ValueError: a logits processor returned no scores.
+            ValueError: a logits processor returned no scores, or the grammar takes too long.
+            RuntimeError: no token is allowed.
         """
         token: int = self._sampler.sample(self._llama._ctx, row)
         if self._raised is None:
@@ -167,4 +163,8 @@ class LlamaCppSampler:
                 )
             scores = result
         scores[self._biased] += self._biases
-        return scores
+        if self._prompt_size < 0:
+            self._prompt_size = len(input_ids)
+        recent = input_ids[self._prompt_size :].tolist()
+        allowed = _core.distribution(scores, _SOFTMAX, recent, self._allows).probs > 0
+        return np.where(allowed, scores, np.single(-np.inf))

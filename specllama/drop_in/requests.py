@@ -55,6 +55,7 @@ def request_of(
             )
         held_back = MinTokens(llama.engine.model, call.min_tokens)
         processors = [*checked_callables("logits_processor", processors), held_back]
+    constraint = constraint_of(grammar)
     return Request(
         options=call.options,
         seed=seed[0],
@@ -63,7 +64,7 @@ def request_of(
         logit_bias=bias,
         logits_processor=processors,
         stopping_criteria=arguments["stopping_criteria"],
-        constraint=constraint_of(grammar),
+        constraint=constraint,
         chooser=chooser_of(
             llama,
             sampling,
@@ -71,7 +72,7 @@ def request_of(
             penalty_last_n=last_n,
             options=call.options,
             logit_bias=bias,
-            grammar=grammar,
+            constraint=constraint,
         ),
         listener=call.listener,
         lookup_corpus=corpus_of(llama, call, known["tokens"]),

@@ -24,6 +24,7 @@ def sampled(llama: EngineLlama, arguments: dict[str, Any]) -> int:
     Raises:
         TypeError: an argument has the wrong type.
         ValueError: there are no such logits, a number is out of range, or the grammar cannot be parsed.
+        RuntimeError: no token is allowed.
     """
     sampling, row = sampling_of(arguments), _row(llama, arguments["idx"])
     constraint = constraint_of(arguments["grammar"])
@@ -34,7 +35,7 @@ def sampled(llama: EngineLlama, arguments: dict[str, Any]) -> int:
             f"idx={arguments['idx']}: the context has no logits of this token. It keeps those of the last one that "
             "eval() was given: leave idx out"
         )
-    sampler = LlamaCppSampler(llama, sampling, seeded=llama, logit_bias={}, grammar=arguments["grammar"])
+    sampler = LlamaCppSampler(llama, sampling, seeded=llama, logit_bias={}, constraint=constraint)
     sampler.begin(list(arguments["logits_processor"] or []))
     return sampler.sample(row)
 

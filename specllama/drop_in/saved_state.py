@@ -24,7 +24,7 @@ from .context_params import has_flash_attention
 
 _MARK = "specllama_origin"  # an attribute of the states that specllama saves; those of llama_cpp do not have it
 _SETTINGS = (
-    *("rope_scaling_type", "rope_freq_base", "rope_freq_scale", "attention_type", "type_k", "type_v"),
+    *("rope_scaling_type", "rope_freq_base", "rope_freq_scale", "type_k", "type_v"),
     *("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_orig_ctx"),
 )
 """The parameters of a context that keys and values depend on.

@@ -70,8 +70,7 @@ class Contexts:
         size = n_ctx * count
         settings = model.settings
         if cache_tokens is not None and not settings.is_head:  # the states that a head reads cannot be computed again
-            # llama.cpp may have rounded n_ctx up from what the user gave.
-            if cache_tokens < (int(settings.context_params.n_ctx) or n_ctx):
+            if cache_tokens < model.n_ctx_asked:
                 raise ValueError(
                     f"cache_tokens={cache_tokens} is less than n_ctx={n_ctx} of the {name}, which one text may "
                     "fill: take a larger cache_tokens (--cache-tokens), or a smaller n_ctx (-c)"

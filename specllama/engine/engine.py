@@ -514,7 +514,7 @@ class _Loader:
         # repacks 4-bit weights as it loads them, and a mapped file would stay in memory beside the copy.
         of_target = dataclasses.replace(
             self._opening,
-            n_ctx=target.n_ctx,
+            n_ctx=target.n_ctx_asked,
             n_batch=target.settings.n_batch,
             lora_path=None,
             lora_scale=1.0,

@@ -136,7 +136,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
             try:
                 with self._slot.exclusive():
                     if not self._has_ended:
-                        self._leave_caches()
+                        self.leave()
             except (_core.BusyError, _core.ClosedError):
                 self._has_ended = True  # another thread takes the slot, or closes the model
         error, self._error = self._error, None
@@ -437,7 +437,8 @@ class Generation(ClosedWhenGone, Iterator[int]):
                 "finish the generation first"
             )
 
-    def _leave_caches(self) -> None:
+    def leave(self) -> None:
+        """See ``slot.UnderWay``."""
         slot = self._slot
         if self.has_begun and self._end == self._prompt_size:
             self._last_active = time.perf_counter()

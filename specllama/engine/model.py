@@ -19,6 +19,7 @@ from specllama.backend import libllama
 from specllama.backend.kernel_use import KernelUse
 from specllama.backend.shown import shown
 from specllama.models.loading import quiet
+from specllama.models.writers import why_no_writer
 
 from .hidden import Hidden
 
@@ -178,14 +179,20 @@ class Model:
         """The one sequence of the context. All users of the context share it.
 
         Raises:
-            ValueError: the model keeps no KV cache (an embedding model), or has no weights.
+            ValueError: the model does not write text from left to right (an embedding model), or has no weights.
             ClosedError: the model is closed.
         """
         with self._lock:
             if self._sequence is None:
                 self.require_weights()
+                self._require_writer()
                 self._sequence = _core.Sequence(self.settings.decoder(self.context, self.name, self._taps), SEQUENCE)
             return self._sequence
+
+    @property
+    def n_ctx_asked(self) -> int:
+        """How many tokens were asked for. llama.cpp may have rounded `n_ctx` up from it."""
+        return int(self.settings.context_params.n_ctx) or self.n_ctx
 
     @property
     def is_in_use(self) -> bool:
@@ -263,6 +270,22 @@ class Model:
             raise ValueError(
                 f"the {self.name} was opened with vocab_only=True: it has no weights, and can only tokenize"
             )
+
+    def require_embedder(self) -> None:
+        """Raise ValueError if llama.cpp would end the process when it embeds with this model."""
+        address: Any = self.address
+        if llama_cpp.llama_model_has_encoder(address) and llama_cpp.llama_model_has_decoder(address):
+            raise ValueError(
+                f"the {self.name} has an encoder and a decoder (T5), which specllama does not run: take another model"
+            )
+
+    def _require_writer(self) -> None:
+        if self.settings.is_head:  # its target calls it
+            return
+        attention = int(self.settings.context_params.attention_type)
+        why = why_no_writer(self.settings.metadata, self.settings.overrides, attention)
+        if why is not None:
+            raise ValueError(f"the {self.name} cannot generate text: {why}. It embeds at most (embedding=True)")
 
     def require_open(self) -> None:
         """Raise ClosedError unless the model is open."""

@@ -49,6 +49,9 @@ class UnderWay(Protocol):
     def end(self) -> Tally | None:
         """End the text. Returns its numbers; None if it never began."""
 
+    def leave(self) -> None:
+        """Leave the caches as they should be after the last token that was read, and end the text in its slot."""
+
     def tell_end(self) -> None:
         """Notify the listener of the end. The listener may use the slot."""
 
@@ -230,7 +233,7 @@ class Slot:
         self.require_threads()
         self._require_outside()
         while (before := self._text_under_way()) is not None:  # a listener of the end may have begun another text
-            self.end(before, self._number)
+            before.leave()  # its open round counts, too
         if self.is_alone:  # other slots' memory is never used otherwise, and the scheduler may have emptied it
             self.sequence.assume(self.position.tokens())
         self._under_way = weakref.ref(generation)

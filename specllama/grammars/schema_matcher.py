@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,6 @@ _MOST_LONGER = 200  # tokens that are longer than a text and begin with it; each
 _UNSHOWN = b"\xff"  # before the name of a token that adds nothing to a text
 _EVERY_BYTE = frozenset(bytes([byte]) for byte in range(256))
 _MOST_FIRST = 8  # matchers of the last schemas that are kept at their beginnings: copying one is faster than making one
-
-
-Matcher = Callable[[npt.NDArray[np.intc]], "tuple[bytes, bool, int] | None"]
-"""A function that says which tokens may follow others, as ``SchemaMatcher`` does; None: all."""
 
 
 class SchemaVocabulary:
@@ -130,29 +126,6 @@ class SchemaMatcher:
         for token in recent[common:].tolist():
             self._followed.append(token not in self._ends and self._follower.follow(token))
         self._steps = recent
-
-
-class SchemaProcessor:
-    """A logits processor that only lets through the tokens that a matcher allows. It is used for one generation."""
-
-    def __init__(self, matcher: Matcher, ends: list[int]) -> None:
-        self._matcher = matcher
-        self._ends = ends
-        self._prompt_size = -1
-
-    def __call__(self, input_ids: npt.NDArray[np.intc], scores: npt.NDArray[np.single]) -> npt.NDArray[np.single]:
-        """The scores [n_vocab], with -inf for tokens that may not come next."""
-        if self._prompt_size < 0:
-            self._prompt_size = len(input_ids)
-        answer = self._matcher(input_ids[self._prompt_size :])
-        if answer is None:
-            return scores
-        mask, may_end, _ = answer
-        allowed = np.zeros(len(scores), dtype=bool)
-        bits = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), bitorder="little")[: len(scores)]
-        allowed[: len(bits)] = bits
-        allowed[self._ends] = may_end
-        return np.where(allowed, scores, np.single(-np.inf))
 
 
 class SchemaPieces:

@@ -23,6 +23,7 @@ from .loading import require_gguf
 from .model_folders import model_files, size_of
 from .shared_tokens import Shared, SharedTokens
 from .state_head_file import ARCHITECTURES, read_state_head
+from .writers import NO_WRITERS
 
 _PARALLEL = re.compile(r"(^|[^a-z])pard-")
 _MASK = "it is a parallel draft: give it with draft_mask_token, the pard_token of its config.json"
@@ -40,11 +41,6 @@ With all tokens in common it is as a draft of the family. With 26 % in common it
 tokens of Qwen2.5-Coder-1.5B, and predicts 54 % of its tokens.
 """
 _MODELS = ("model", "parallel", "foreign")
-_NO_WRITERS = frozenset(
-    {"bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3", "eurobert"}
-    | {"gemma-embedding", "llama-embed", "t5", "t5encoder", "clip", "wavtokenizer-dec", "dream", "llada", "llada-moe"}
-)
-"""Architectures that do not generate text from left to right."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,7 +320,7 @@ def _without_type(name: str) -> str:
 
 def _writes(values: Mapping[str, Any]) -> bool:
     name, is_model = architecture_of(values), values.get("general.type", b"model") == b"model"
-    return is_model and name not in ("", *_NO_WRITERS) and f"{name}.pooling_type" not in values
+    return is_model and name not in ("", *NO_WRITERS) and f"{name}.pooling_type" not in values
 
 
 def _number(values: Mapping[str, Any], name: str) -> int:

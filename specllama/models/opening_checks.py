@@ -44,7 +44,8 @@ def check_opening(path: str, kwargs: dict[str, Any]) -> None:
     Raises:
         TypeError: a number is expected, or ``kv_overrides`` is no dict of numbers and texts.
         ValueError: ``type_k`` or ``type_v`` is impossible for a KV cache, for this model, or without ``flash_attn``;
-            ``lora_path`` is no LoRA adapter; or llama.cpp would crash with a value of ``kv_overrides``.
+            ``lora_path`` is no LoRA adapter; llama.cpp would crash with a value of ``kv_overrides``; or a model that
+            cannot rank is to rank.
     """
     overrides = kwargs.get("kv_overrides")
     if overrides is not None:
@@ -53,6 +54,8 @@ def check_opening(path: str, kwargs: dict[str, Any]) -> None:
         if kwargs.get(name) is not None:
             _check_cache_type(path, name, kwargs, kind)
     _check_numbers(kwargs)
+    if kwargs.get("embedding"):
+        _check_ranking(path, kwargs)
     if kwargs.get("n_ctx") == 0 and not _n_ctx_train(path, overrides):
         raise ValueError(
             "n_ctx=0 takes the n_ctx that the model was trained with, and its file says none: give n_ctx (-c)"
@@ -61,6 +64,22 @@ def check_opening(path: str, kwargs: dict[str, Any]) -> None:
         if kwargs.get("vocab_only"):
             raise ValueError("lora_path is for a model with its weights: leave it out with vocab_only=True")
         kwargs["lora_path"] = _checked_lora(kwargs["lora_path"])
+
+
+def _check_ranking(path: str, kwargs: Mapping[str, Any]) -> None:
+    """Check that a model which is to rank has a head for it. Else llama.cpp takes numbers of another text's state."""
+    values, tensors = _header(path)
+    values = overridden(values, kwargs.get("kv_overrides"))
+    pooling = kwargs.get("pooling_type", llama_cpp.LLAMA_POOLING_TYPE_UNSPECIFIED)
+    if pooling == llama_cpp.LLAMA_POOLING_TYPE_UNSPECIFIED:
+        pooling = values.get(f"{architecture_of(values)}.pooling_type")
+    layer = tensors.get("cls.weight")
+    has_head = "cls.output.weight" in tensors or (layer is not None and layer.size == layer.shape[0])
+    if pooling == llama_cpp.LLAMA_POOLING_TYPE_RANK and not has_head:
+        raise ValueError(
+            f"pooling_type={int(pooling)} gives scores, and {path} has no head that ranks: take a reranker, or another "
+            "pooling_type"
+        )
 
 
 def n_ctx_with_positions(path: str | os.PathLike[str], n_ctx: int, *, is_asked: bool = False) -> int:

@@ -64,15 +64,20 @@ class Recipe:
 def recipe_of(kind: str) -> Recipe:
     """The recipe for a kind of draft."""
     if kind == PARALLEL:
-        return dataclasses.replace(SIBLINGS, most_cells=SIBLINGS.most_cells // 2)  # each place is read 2.75 times
-    return SIBLINGS if kind in OF_A_SMALL_MODEL else Recipe()
+        # Masks have to get a meaning, and each place is read 2.75 times.
+        return dataclasses.replace(SIBLINGS, lr=3e-4, most_cells=SIBLINGS.most_cells // 2)
+    if kind in OF_A_SMALL_MODEL:
+        return SIBLINGS
+    return OF_STATES if kind in CLASSES else Recipe()
 
 
 def _adamw(weights: list[torch.Tensor], rate: float) -> torch.optim.Optimizer:
     return torch.optim.AdamW(weights, lr=rate, weight_decay=0.0)
 
 
-SIBLINGS = Recipe(optimizer=_adamw, lr=1e-3, epochs=2, most_cells=1024)
+OF_STATES = Recipe(optimizer=_adamw, lr=1e-3)
+"""The recipe of Medusa, Hydra and blockwise heads. Muon's steps would take most of the time: each has wide matrices."""
+SIBLINGS = Recipe(optimizer=_adamw, lr=1e-4, epochs=2, most_cells=1024)
 """The recipe of a small model with low-rank additions. Muon would move all their directions equally fast."""
 
 

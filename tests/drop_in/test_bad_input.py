@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 import pytest
+import tiny_models as tiny
 
 import specllama
 
@@ -75,6 +76,35 @@ def test_an_embedding_model_as_draft(make_llama: MakeLlama, tiny_files: TinyFile
         make_llama(draft=tiny_files.embedding_words)
     with pytest.raises(ValueError, match="embedding model"):
         make_llama(draft=tiny_files.embedding)  # of another tokenizer, too
+
+
+def test_a_model_with_an_encoder(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path) -> None:
+    """llama.cpp would end the process. An encoder alone can embed."""
+    whole = tiny.write_t5(tmp_path / "t5.gguf", 1)
+    encoder = tiny.write_t5(tmp_path / "encoder.gguf", 1, decodes=False)
+    for path in (whole, encoder):
+        with pytest.raises(ValueError, match=r"the target cannot generate text: 't5.*from left to right"):
+            make_llama(path)
+        with pytest.raises(ValueError, match=r"the draft cannot generate text: 't5"):
+            make_llama(draft=path)
+    with pytest.raises(ValueError, match="the target has an encoder and a decoder"):
+        make_llama(whole, embedding=True).embed("the cat")
+    assert len(make_llama(encoder, embedding=True).embed("the cat")) > 0
+    assert_still_works(make_llama(draft=tiny_files.good))
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"attention_type": llama_cpp.LLAMA_ATTENTION_TYPE_NON_CAUSAL}, "with attention_type=1 each token attends to"),
+        ({"kv_overrides": {"llama.attention.causal": False}}, r"by its metadata \(llama.attention.causal\)"),
+    ],
+)
+def test_attention_to_tokens_behind(make_llama: MakeLlama, settings: dict[str, Any], why: str) -> None:
+    """Accepted tokens would see the drafted ones behind them, and the draft would change the text."""
+    with pytest.raises(ValueError, match=f"the target cannot generate text: {why}"):
+        make_llama(**settings)
+    assert len(make_llama(embedding=True, **settings).embed("the cat")) > 0
 
 
 def test_a_missing_name_of_the_catalog_says_how_to_get_it(

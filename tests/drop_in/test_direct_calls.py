@@ -26,6 +26,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny.write_llama(folder / "words.gguf", words, tiny.llama_weights(words, 1))
     tiny.write_llama(folder / "pairs.gguf", dataclasses.replace(pairs, adds_bos=False), tiny.llama_weights(pairs, 1))
     tiny.write_embedding_model(folder / "encoder.gguf", 1)
+    tiny.write_embedding_model(folder / "reranker.gguf", 1, num_scores=2)
     letters = tiny.letter_vocabulary()
     tiny.write_llama(folder / "letters.gguf", letters, tiny.llama_weights(letters, 1))
     tiny.write_recurrent(folder / "recurrent.gguf", words, 1)

@@ -135,9 +135,34 @@ def test_a_model_that_makes_none(make_llama: MakeLlama) -> None:
         llm.embed("a")
 
 
-def test_a_model_that_ranks_gives_scores(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+@pytest.mark.parametrize("n_batch", [100, 257, 300, 997])
+def test_the_mean_of_texts_in_batches_of_any_size(make_llama: MakeLlama, tiny_files: TinyFiles, n_batch: int) -> None:
+    """llama.cpp would end the process unless it can give each sequence an equal share of a batch."""
+    texts = ["a " * (n_batch // 2 - 2), *["the cat"] * 300]
+    for path in (tiny_files.target, tiny_files.embedding):
+        llm = make_llama(path, embedding=True, pooling_type=MEAN, n_ctx=1024, n_batch=n_batch)
+        found, one = llm.embed(texts), llm.embed("the cat")
+        np.testing.assert_allclose(found[1:], [one] * 300, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("n_ctx", [100, 300, 600])
+def test_the_mean_in_contexts_of_any_size(make_llama: MakeLlama, tiny_files: TinyFiles, n_ctx: int) -> None:
+    assert_still_embeds(make_llama(tiny_files.embedding, embedding=True, n_ctx=n_ctx))
+
+
+def test_scores_without_a_head_that_ranks(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """llama.cpp takes them from the state of the first text in the batch."""
+    for path in (tiny_files.embedding, tiny_files.target):
+        with pytest.raises(ValueError, match=rf"pooling_type={RANK} gives scores, and .*{path.name} has no head that"):
+            make_llama(path, embedding=True, pooling_type=RANK)
+
+
+@pytest.mark.parametrize("scores", [1, 3])
+def test_a_model_that_ranks_gives_scores(make_llama: MakeLlama, tmp_path: Path, scores: int) -> None:
     """Behind them llama.cpp has no more numbers to read."""
-    llm = make_llama(tiny_files.embedding, embedding=True, pooling_type=RANK)
-    scores = llm.embed(["a b", "c"])
-    assert [len(one) for one in scores] == [1, 1]
-    assert llm.embed(["a b", "c"], normalize=True) == scores  # of length 1 they would all be 1.0 or -1.0
+    path = tiny.write_embedding_model(tmp_path / "reranker.gguf", 1, num_scores=scores)
+    llm = make_llama(path, embedding=True)
+    found = llm.embed(["a b", "c"])
+    assert [len(one) for one in found] == [scores, scores]
+    np.testing.assert_allclose(found, [llm.embed("a b"), llm.embed("c")], rtol=1e-4, atol=1e-5)
+    assert llm.embed(["a b", "c"], normalize=True) == found  # of length 1 they would all be 1.0 or -1.0

@@ -116,6 +116,40 @@ def test_a_processor_that_raises_beside_a_grammar(make_llama: MakeLlama) -> None
         )
 
 
+NO_SCORES = llama_cpp.LogitsProcessorList([lambda ids, scores: np.full_like(scores, -np.inf)])
+ONLY_ONE = {"type": "json_object", "schema": {"enum": [1]}}
+
+
+@pytest.mark.parametrize("mode", [1, 2])
+def test_no_token_is_left(make_llama: MakeLlama, mode: int) -> None:
+    """llama.cpp's sampler would take one of them all the same, and its grammar would then end the process."""
+    llm = make_llama()
+    settings: dict[str, Any] = {"mirostat_mode": mode, "temperature": 0.8, "seed": 3, "max_tokens": 20}
+    no_end = {llm.token_eos(): float("-inf")}
+    grammar = llama_cpp.LlamaGrammar.from_string('root ::= "c"', verbose=False)
+    messages: Any = [{"role": "user", "content": "a"}]
+    for call in (
+        lambda: llm.create_completion(PROMPT, grammar=grammar, logit_bias=no_end, **settings),
+        lambda: llm.create_completion(PROMPT, grammar=grammar, logits_processor=NO_SCORES, **settings),
+        lambda: llm.create_completion(PROMPT, logits_processor=NO_SCORES, **settings),
+        lambda: llm.create_chat_completion(messages, response_format=ONLY_ONE, logit_bias=no_end, **settings),
+    ):
+        with pytest.raises(RuntimeError, match="no token can be sampled"):
+            call()
+    assert llm.create_completion(PROMPT, grammar=grammar, **settings)["choices"][0]["text"] == "c"
+
+
+@pytest.mark.parametrize("temp", [0.0, 0.8])
+def test_no_token_is_left_for_sample(make_llama: MakeLlama, temp: float) -> None:
+    llm = make_llama()
+    llm.eval(llm.tokenize(PROMPT.encode()))
+    grammar = llama_cpp.LlamaGrammar.from_string('root ::= "c"', verbose=False)
+    for options in ({"grammar": grammar}, {}):
+        with pytest.raises(RuntimeError, match="no token can be sampled"):
+            llm.sample(temp=temp, logits_processor=NO_SCORES, **options)
+    assert llm.detokenize([llm.sample(temp=temp, grammar=grammar)]) == b"c"
+
+
 @pytest.mark.parametrize("given", [None, [1.0, 2.0], 3.0])
 @pytest.mark.parametrize("bias", [{}, {280: 1.0}])
 def test_a_processor_that_returns_no_scores(make_llama: MakeLlama, given: Any, bias: dict[int, float]) -> None:

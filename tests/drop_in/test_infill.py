@@ -114,6 +114,17 @@ def test_an_echo_has_the_text_where_its_own_tokens_are(filling: Opened, spm_infi
     assert set(offsets[end : -GREEDY["max_tokens"]]) == {len(prompt)}
 
 
+def test_an_echo_of_marks_alone_is_streamed(filling: Opened) -> None:
+    """The prompt's own text is empty, and its tokens have log-probabilities."""
+    llm = filling()
+    settings: dict[str, Any] = {"suffix": " the", "echo": True, "logprobs": 0, **GREEDY}
+    whole = llm.create_completion("", **settings)["choices"][0]
+    choices = [chunk["choices"][0] for chunk in llm.create_completion("", stream=True, **settings)]
+    assert "".join(choice["text"] for choice in choices) == whole["text"]
+    streamed = [token for choice in choices if choice["logprobs"] for token in choice["logprobs"]["tokens"]]
+    assert streamed == whole["logprobs"]["tokens"]
+
+
 def test_every_way_to_a_completion_fills_the_gap(filling: Opened) -> None:
     llm = filling()
     whole = llm.create_completion("the cat", suffix=" in", **GREEDY)["choices"][0]["text"]

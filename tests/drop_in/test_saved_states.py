@@ -215,7 +215,6 @@ OTHERWISE = [
     Otherwise("yarn_beta_fast", {"yarn_beta_fast": 5.0}),
     Otherwise("yarn_beta_slow", {"yarn_beta_slow": 2.0}),
     Otherwise("yarn_orig_ctx", {"yarn_orig_ctx": 128}),
-    Otherwise("attention_type", {"attention_type": llama_cpp.LLAMA_ATTENTION_TYPE_NON_CAUSAL}),
     Otherwise("type_k", {"type_k": llama_cpp.GGML_TYPE_F32}),
     Otherwise("type_v", {"type_v": llama_cpp.GGML_TYPE_F32}),
     Otherwise("kv_overrides", {"kv_overrides": {"llama.attention.layer_norm_rms_epsilon": 0.1}}),

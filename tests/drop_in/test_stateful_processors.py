@@ -55,6 +55,25 @@ def test_tokens_that_are_sent_in(make_llama: MakeLlama, tiny_files: TinyFiles, v
     assert_usable(llm)
 
 
+def test_a_half_read_text_is_counted_whoever_ends_it(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """With a processor the tokens of a round come one by one, and here the last round is still open."""
+    counted = []
+    for by_another_text in (False, True):
+        llm = make_llama(draft=tiny_files.identical, num_draft_tokens=8)
+        watched = processors("by history")
+        stream = llm.generate_tokens(PROMPT, temperature=0.0, max_tokens=60, logits_processor=watched)
+        assert len(list(itertools.islice(stream, 14))) == 14
+        if by_another_text:
+            llm.create_completion(PROMPT, max_tokens=1, num_draft_tokens=0)
+        stream.close()
+        found = llm.total_stats
+        assert found.num_tokens == 14 + by_another_text
+        counted.append((found.num_first_tokens, found.num_accepted_tokens, found.num_draft_tokens, found.num_drafts))
+        assert_usable(llm)
+    assert counted[0] == counted[1]
+    assert counted[0][1] > 8
+
+
 @pytest.mark.parametrize("verify", ["rejection", "coupled"])
 def test_it_is_asked_for_no_token_that_nobody_takes(make_llama: MakeLlama, tiny_files: TinyFiles, verify: str) -> None:
     """Behind a stop string, a criterion that stops, or where a stream was left."""

@@ -25,10 +25,31 @@ from specllama.drop_in.lending import lent
 from specllama.engine.schema_constraint import schema_vocabulary
 from specllama.grammars.follower import Follower
 from specllama.grammars.schema import NotEnforcedError, SchemaGrammar, matched_schema
-from specllama.grammars.schema_matcher import SchemaMatcher, SchemaPieces, SchemaProcessor
+from specllama.grammars.schema_matcher import SchemaMatcher, SchemaPieces
 
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles
+
+
+class SchemaProcessor:
+    """A logits processor that only lets through the tokens that a matcher allows. It is used for one generation."""
+
+    def __init__(self, matcher: SchemaMatcher, ends: list[int]) -> None:
+        self._matcher = matcher
+        self._ends = ends
+        self._prompt_size = -1
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """The scores [n_vocab], with -inf for tokens that may not come next."""
+        if self._prompt_size < 0:
+            self._prompt_size = len(input_ids)
+        mask, may_end, _ = self._matcher(input_ids[self._prompt_size :])
+        allowed = np.zeros(len(scores), dtype=bool)
+        bits = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), bitorder="little")[: len(scores)]
+        allowed[: len(bits)] = bits
+        allowed[self._ends] = may_end
+        return np.where(allowed, scores, np.single(-np.inf))
+
 
 MESSAGES: Any = [{"role": "user", "content": "the cat"}]
 STRING: Any = {"type": "string"}

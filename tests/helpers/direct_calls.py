@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 OPTIONS: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1, "verbose": False}
-POOLINGS = range(-1, 5)
+POOLINGS = range(-1, 4)
+RANK = 4
+ENCODERS = ("encoder", "reranker")
 UNITS = [
     "a",
     "th",
@@ -61,20 +63,14 @@ class Calls:
     def llama(self) -> specllama.Llama:
         """One of some, opened in several ways."""
         name = self.chance.choice(sorted(self.models))
-        kinds = (
-            ["embedding", "vocab_only", "small"] if name == "encoder" else ["plain", "embedding", "vocab_only", "small"]
-        )
-        kind = self.chance.choice(kinds)
+        kinds = ["plain", "embedding", "vocab_only", "small"]
+        kind = self.chance.choice(kinds[1:] if name in ENCODERS else kinds)
+        pooling = self.chance.choice([*POOLINGS, RANK] if name == "reranker" else [*POOLINGS])
         more: dict[str, Any] = {
             "plain": {},
-            "embedding": {"embedding": True, "pooling_type": self.chance.choice([*POOLINGS])},
+            "embedding": {"embedding": True, "pooling_type": pooling},
             "vocab_only": {"vocab_only": True, "embedding": self.chance.random() < 0.5},
-            "small": {
-                "embedding": True,
-                "n_batch": 64,
-                "n_ubatch": 16,
-                "pooling_type": self.chance.choice([*POOLINGS]),
-            },
+            "small": {"embedding": True, "n_batch": 64, "n_ubatch": 16, "pooling_type": pooling},
         }[kind]
         key = f"{name} {more}"
         if key not in self.known:

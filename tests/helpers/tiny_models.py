@@ -575,10 +575,10 @@ def write_mtp_hybrid(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
     return path
 
 
-def write_embedding_model(path: Path, seed: int, vocabulary: Vocabulary | None = None) -> Path:
+def write_embedding_model(path: Path, seed: int, vocabulary: Vocabulary | None = None, num_scores: int = 0) -> Path:
     """Write a bert model: it has no causal attention and no output matrix, and cannot generate.
 
-    Without a `vocabulary` it has a WordPiece one.
+    Without a `vocabulary` it has a WordPiece one. With `num_scores` it is a reranker.
     """
     n_embd, n_ff = 32, 48
     rng = np.random.default_rng(seed)
@@ -587,7 +587,7 @@ def write_embedding_model(path: Path, seed: int, vocabulary: Vocabulary | None =
     writer.add_head_count(4)
     writer.add_layer_norm_eps(1e-5)
     writer.add_causal_attention(False)
-    writer.add_pooling_type(gguf.PoolingType.MEAN)
+    writer.add_pooling_type(gguf.PoolingType.RANK if num_scores else gguf.PoolingType.MEAN)
     writer.add_token_type_count(2)
     writer.add_pad_token_id(0)
     writer.add_mask_token_id(4)
@@ -607,6 +607,44 @@ def write_embedding_model(path: Path, seed: int, vocabulary: Vocabulary | None =
         weights[f"{name}.bias"] = np.zeros(n_embd, np.float32)
     for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_down"):
         weights[f"blk.0.{name}.bias"] = np.zeros(len(weights[f"blk.0.{name}.weight"]), np.float32)
+    if num_scores:
+        writer.add_classifier_output_labels([f"label {i}" for i in range(num_scores)])
+        weights["cls.output.weight"] = _dense(rng, num_scores, n_embd)
+        weights["cls.output.bias"] = np.zeros(num_scores, np.float32)
+    _finish(writer, weights)
+    return path
+
+
+def write_t5(path: Path, seed: int, decodes: bool = True) -> Path:
+    """Write a model with an encoder, and with a decoder that attends to it unless `decodes` is False."""
+    n_embd, n_ff, n_layer = 32, 48, 1
+    rng, vocabulary = np.random.default_rng(seed), word_vocabulary()
+    writer = _open(path, "t5" if decodes else "t5encoder", vocabulary, n_embd, n_layer, n_ff)
+    writer.add_head_count(4)
+    writer.add_key_length(8)
+    writer.add_value_length(8)
+    writer.add_layer_norm_eps(1e-6)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_relative_attn_buckets_count(32)
+    if decodes:
+        writer.add_decoder_start_token_id(0)
+        writer.add_decoder_block_count(n_layer)
+    weights = {
+        "token_embd.weight": _dense(rng, len(vocabulary), n_embd),
+        "output.weight": _dense(rng, len(vocabulary), n_embd),
+    }
+    for part in ("enc", "dec") if decodes else ("enc",):
+        block = f"{part}.blk.0."
+        norms = [f"{part}.output_norm", f"{block}attn_norm", f"{block}ffn_norm"]
+        matrices = [f"{block}attn_{name}" for name in "qkvo"]
+        if part == "dec":
+            norms.append(f"{block}cross_attn_norm")
+            matrices += [f"{block}cross_attn_{name}" for name in "qkvo"]
+        weights.update({f"{name}.weight": np.ones(n_embd, np.float32) for name in norms})
+        weights.update({f"{name}.weight": _dense(rng, n_embd, n_embd) for name in matrices})
+        weights[f"{block}attn_rel_b.weight"] = _dense(rng, 32, 4)
+        weights.update({f"{block}ffn_{name}.weight": _dense(rng, n_ff, n_embd) for name in ("up", "gate")})
+        weights[f"{block}ffn_down.weight"] = _dense(rng, n_embd, n_ff)
     _finish(writer, weights)
     return path
 

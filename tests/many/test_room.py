@@ -222,6 +222,13 @@ def test_a_cache_that_cannot_be(make_llama: MakeLlama, value: Any, error: type[E
         make_llama(n_ctx=256, cache_tokens=value).create_completions(["hello", "hello"], max_tokens=3)
 
 
+def test_a_cache_of_one_text_for_a_draft(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """llama.cpp rounds n_ctx up, the draft's too."""
+    llm = make_llama(draft=tiny_files.good, n_ctx=200, cache_tokens=200)
+    (outcome,) = llm.create_completions(["hello"], max_tokens=3)
+    assert outcome.error is None
+
+
 def test_the_servers_option(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     """`--cache-tokens` of `serve` and `batch` is the Llama's ``cache_tokens``, and so is a copy's."""
     files = ["-m", str(tiny_files.target), "-c", "256", "--cache-tokens", "300"]

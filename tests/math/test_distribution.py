@@ -318,6 +318,17 @@ def test_any_chain(chain: ref.Chain, seed: int, n_vocab: int, spread: float, rec
     hypothesis.assume(assert_all_agree(logits, chain, recent))
 
 
+@pytest.mark.parametrize("top_k", [0, 40])
+def test_of_two_tokens_both_lie_within_two_deviations(top_k: int) -> None:
+    """Exactly: rounding must not decide, or a text would depend on how its logits were computed."""
+    params = _core.SamplerParams(temperature=1.0, top_k=top_k, top_p=1.0, min_p=0.0, top_n_sigma=2.0)
+    rng = np.random.default_rng(8)
+    for _ in range(500):
+        logits = np.full(50, -np.inf, np.float32)
+        logits[[7, 30]] = rng.standard_normal(2) * rng.choice([1e-3, 1.0, 30.0])
+        assert np.count_nonzero(_core.distribution(logits, params, []).probs) == 2
+
+
 def test_sampling_inverts_the_cumulated_probabilities() -> None:
     dist = _core.Distribution([7, 3, 9], [0.5, 0.3, 0.2])
     edge: Callable[[float], float] = lambda u: float(np.nextafter(u, 0))  # noqa: E731

@@ -114,7 +114,7 @@ def acceptance(make_llama: MakeLlama, model: Path, draft: Path, texts: list[Text
 
 def test_it_is_right_more_often(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, cache: Path) -> None:
     model, small = pair(tiny_files, tmp_path)
-    budget = Budget(tokens=6000, answer=64, parallel=4)
+    budget = Budget(tokens=12_000, answer=64, parallel=4)
     with trained(model, budget, kind="sibling", small=small, threads=1) as made:
         first = made.keep("Q8_0")
     assert first == tmp_path / "sibling-model.gguf"

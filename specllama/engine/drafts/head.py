@@ -68,7 +68,7 @@ class HeadInFile(DecodingKind):
         """The settings that the head is opened with: the target's, replaced by the user's where there are any."""
         of_target = target.settings
         return {
-            "n_ctx": target.n_ctx,
+            "n_ctx": target.n_ctx_asked,
             "n_batch": of_target.n_batch,
             "n_threads": of_target.n_threads,
             "n_gpu_layers": of_target.model_params.n_gpu_layers,
