@@ -16,6 +16,7 @@ from .drop_in.lending import lent
 from .engine.costs import thinned
 from .engine.direct import emptied
 from .engine.model import Model
+from .engine.options import checked_index
 from .llama import Llama
 
 _SEED = 1  # fixed, so that two measurements decode the same tokens in the same order
@@ -110,6 +111,7 @@ def measure_cost_curve(
         on_progress: called with (decodes done, decodes in all), which include those that are not counted.
 
     Raises:
+        TypeError: a number is not an integer.
         ValueError: a number is out of range, a batch does not fit into n_batch or the context, or the model keeps no KV
             cache or cannot roll it back (a recurrent model under an early llama-cpp-python).
         ClosedError: the Llama is closed.
@@ -141,9 +143,9 @@ def _checked_sizes(model: Model, name: str, sizes: Iterable[int], repeats: int, 
     checked = sorted(set(sizes))
     if not checked or checked[0] < 1:
         raise ValueError(f"sizes={checked} must be batch sizes of at least 1, for example range(1, 17)")
-    if repeats < 1:
+    if checked_index("repeats", repeats, "an int") < 1:
         raise ValueError(f"repeats={repeats} must be at least 1")
-    if n_past < 0:
+    if checked_index("n_past", n_past, "an int") < 0:
         raise ValueError(f"n_past={n_past} must be at least 0")
     unusable = model.why_no_rollback
     if unusable is not None:
@@ -152,7 +154,7 @@ def _checked_sizes(model: Model, name: str, sizes: Iterable[int], repeats: int, 
     if largest > model.settings.n_batch:
         raise ValueError(
             f"a batch of {largest} tokens does not fit into n_batch={model.settings.n_batch} of the {name}: "
-            "measure smaller sizes, or create the Llama with a larger n_batch"
+            "measure smaller sizes, or create the Llama with a larger n_batch, which is at most n_ctx (-c)"
         )
     if n_past + largest > model.n_ctx:
         raise ValueError(

@@ -668,6 +668,17 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             super().close()
 
 
+def require_ours(llm: object, name: str = "llm") -> None:
+    """Check that an argument is a Llama of specllama's.
+
+    Raises:
+        TypeError: it is a ``llama_cpp.Llama``, or something else.
+    """
+    if not isinstance(llm, Llama):
+        kind = type(llm)
+        raise TypeError(f"{name} is a {kind.__module__}.{kind.__qualname__}: open it with specllama.Llama")
+
+
 def _with_send(generation: Generation) -> Generator[int, Sequence[int] | None, None]:
     """Yield the tokens. ``send(tokens)`` appends tokens of the caller's own after the last token that was yielded."""
     with contextlib.closing(generation):

@@ -79,7 +79,8 @@ class SpecllamaModel(llm.Model):
         if "target" not in model:
             raise llm.ModelError(
                 "no model was chosen: give one with `-o target MODEL`, or once and for all with "
-                "`llm models options set specllama target MODEL`; `-o draft MODEL` gives its draft"
+                "`llm models options set specllama target MODEL`; `-o draft MODEL` gives its draft. `llm chat` forgets "
+                "what was set so as soon as it gets any -o: give it the target by -o, too"
             )
         if self._conversation is None or model != self._loaded:
             if self._conversation is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, cast
 
@@ -26,21 +27,23 @@ Batch = Any
 _COUNTS = ("num_prompt_tokens", "num_tokens", "num_draft_tokens", "num_accepted_tokens")
 _SCHEMA = pyarrow.schema(
     [
-        *((name, pyarrow.string()) for name in ("text", "finish_reason", "error")),
+        *((name, pyarrow.string()) for name in ("text", "finish_reason", "error", "response")),
         *((name, pyarrow.int64()) for name in _COUNTS),
     ]
 )
 _SEED = 0
+_EXACT_FLOATS = 2**53  # below it a float of a whole number is that number
 
 
 class Completions:
     """Answers the rows of a dataset. Each actor loads the models once.
 
-    A row gets these columns: ``text``, ``finish_reason``, ``error`` (empty, or why this row has no text) and the
-    counters ``num_prompt_tokens``, ``num_tokens``, ``num_draft_tokens`` and ``num_accepted_tokens`` of ``Stats``.
+    A row gets these columns: ``text``, ``finish_reason``, ``error`` (empty, or why this row has no answer),
+    ``response`` (as JSON, all that ``create_completion`` or ``create_chat_completion`` returns; empty after an error)
+    and the counters ``num_prompt_tokens``, ``num_tokens``, ``num_draft_tokens`` and ``num_accepted_tokens`` of
+    ``Stats``.
 
-    Give ``map_batches`` the ``batch_format="pyarrow"``. NumPy arrays will do for prompts. They cannot hold chats, nor
-    whole numbers that some rows lack.
+    Give ``map_batches`` the ``batch_format="pyarrow"``. NumPy arrays will do for prompts. They cannot hold chats.
 
     Args:
         model_path: the target, as for ``Llama``. It must be there on every machine.
@@ -48,7 +51,8 @@ class Completions:
         chat: whether its values are lists of messages instead of texts or lists of token ids.
         arguments: arguments of ``create_completion`` or ``create_chat_completion`` for every row. The default ``seed``
             is 0, so that a row which Ray computes again gets the same text.
-        row_arguments: columns with arguments of each row. A row's own value replaces the common one.
+        row_arguments: columns with arguments of each row. A row's own value replaces the common one. Ray makes floats
+            of whole numbers that some rows lack: they count as whole numbers again.
         prefix: what the names of the new columns begin with.
         llama_kwargs: everything else that ``Llama`` takes, such as ``draft_model``, ``n_ctx`` and ``max_parallel``.
             Unless given, ``n_threads`` is the number of CPUs that Ray gave to the actor.
@@ -120,7 +124,7 @@ class Completions:
         for name in self._row_arguments:
             for item, value in zip(items, _values(batch, name), strict=True):
                 if value is not None and value == value:  # a number that is missing in a NumPy array is NaN
-                    item[name] = value
+                    item[name] = _as_whole(value)
         return items
 
 
@@ -129,6 +133,11 @@ def _values(batch: Batch, name: str) -> list[Any]:
     if isinstance(batch, pyarrow.Table):
         return [_without_missing(value) for value in batch.column(name).to_pylist()]
     return [value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value for value in batch[name]]
+
+
+def _as_whole(value: Any) -> Any:
+    """A float that is a whole number as an int. A larger one, which may have lost digits, stays a float."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_FLOATS else value
 
 
 def _without_missing(value: Any) -> Any:
@@ -156,6 +165,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     counts = {name: getattr(outcome.stats, name) for name in _COUNTS}
     if outcome.error is not None:
         problem = " ".join(f"{type(outcome.error).__name__}: {outcome.error}".split())
-        return {"text": "", "finish_reason": "", "error": problem, **counts}
-    reason = (outcome.response or {})["choices"][0]["finish_reason"]
-    return {"text": outcome.text, "finish_reason": str(reason), "error": "", **counts}
+        return {"text": "", "finish_reason": "", "error": problem, "response": "", **counts}
+    response = outcome.response or {}
+    reason = str(response["choices"][0]["finish_reason"])
+    return {"text": outcome.text, "finish_reason": reason, "error": "", "response": json.dumps(response), **counts}

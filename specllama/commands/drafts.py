@@ -74,6 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     from specllama.models.catalog import resolve
     from specllama.models.found_drafts import survey
 
+    if arguments.forget and (arguments.measure or arguments.pull):
+        raise UsageError("--forget does nothing else: leave --measure and --pull to a second command")
     if arguments.forget:
         return _forget(arguments.model)
     if arguments.model is None:
@@ -83,7 +85,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.pull and all(one.kind == "foreign" for one in found.usable) and _pull(found):
         found = survey(path)
     gains = _measured(found, arguments) if arguments.measure else {}
-    remember_gains(found, gains)
     print(_as_json(found, gains) if arguments.output == "json" else _as_text(found, gains))
     return 0
 
@@ -153,7 +154,7 @@ def _can_be_pulled(known: KnownDraft) -> bool:
 
 
 def _measured(survey: Survey, arguments: argparse.Namespace) -> dict[str, Gain | str]:
-    """The measured gain of each draft, or the reason why it could not be tried."""
+    """The measured gain of each draft, or the reason why it could not be tried. Keeps the gains for ``-md auto``."""
     import specllama
     from specllama.backend.cpu import default_threads
     from specllama.commands.steps import steps
@@ -176,6 +177,7 @@ def _measured(survey: Survey, arguments: argparse.Namespace) -> dict[str, Gain |
                     )
             except (ValueError, RuntimeError, MemoryError) as error:
                 gains[draft] = str(error)
+            remember_gains(survey, {draft: gains[draft]})  # at once: Ctrl-C may come before the next is done
     return gains
 
 

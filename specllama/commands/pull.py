@@ -36,6 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     from specllama.models import download
     from specllama.models.hub import HubName
 
+    if "://" in arguments.name:
+        raise ValueError(f"{arguments.name} is an address: give the model's name on the hub, ORG/NAME or ORG/NAME:TYPE")
     of_hub = HubName.of(arguments.name)
     if of_hub is not None:
         print(download.pull_from_hub(of_hub))

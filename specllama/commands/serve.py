@@ -16,11 +16,13 @@ from specllama.backend.streams import show
 from specllama.commands import arguments as common
 
 if TYPE_CHECKING:
+    from specllama import Llama
     from specllama.commands import Subparsers
 
 _KEY_VARIABLE = "SPECLLAMA_API_KEY"
 _CACHE_RAM = 1024  # the default in MiB
-_LONGEST_EMBEDDED = 2048  # the most tokens of a text to embed if --ctx-size is 0
+_USUAL_EMBEDDED = 2048  # the most tokens of a text to embed if --ctx-size is 0
+_MOST_EMBEDDED = 8192  # in any case: a text is one batch, and its memory grows with the square of that
 _MAX_BODY = 8 << 20  # equal to server.request_limits.MAX_BODY, which cannot be imported without the extra
 
 
@@ -91,7 +93,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     group.add_argument(
         "--embedding-model",
         metavar="FILE",
-        help="a second model, for /v1/embeddings: its name or file",
+        help="a second model, for /v1/embeddings: its name or file. Its texts have --ctx-size tokens at most, "
+        f"{_MOST_EMBEDDED} and what it was trained with",
     )
     group.add_argument(
         "--log",
@@ -133,13 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
                 give_image_handler(llm, arguments.mmproj)
             embedder = None
             if arguments.embedding_model is not None:
-                context = common.context_options(arguments)
-                for name in ("type_k", "type_v"):  # an encoder has no KV cache
-                    context.pop(name, None)
-                context["n_batch"] = arguments.ctx_size or _LONGEST_EMBEDDED
-                embedder = stack.enter_context(
-                    server.open_embedder(arguments.embedding_model, verbose=False, **context)
-                )
+                embedder = stack.enter_context(_opened_embedder(arguments))
             name = arguments.alias or Path(arguments.model).name
             app = server.create_app(
                 llm,
@@ -160,6 +157,23 @@ def run(arguments: argparse.Namespace) -> int:
                     worker.shut_down()
                     worker.close()  # before the end of the block frees the model
     return 0
+
+
+def _opened_embedder(arguments: argparse.Namespace) -> contextlib.closing[Llama]:
+    """Open the second model, for texts as long as it was trained for and --ctx-size allows."""
+    from specllama import server
+    from specllama.models.catalog import resolve
+    from specllama.models.gguf_values import architecture_of, read_without_texts
+
+    path = resolve(arguments.embedding_model)
+    context = common.context_options(arguments)
+    for name in ("type_k", "type_v"):  # an encoder has no KV cache
+        context.pop(name, None)
+    size = min(arguments.ctx_size or _USUAL_EMBEDDED, _MOST_EMBEDDED)
+    with contextlib.suppress(OSError, ValueError):  # opening it says what is wrong with the file
+        values = read_without_texts(path)[0]
+        size = min(size, values.get(f"{architecture_of(values)}.context_length") or size)
+    return server.open_embedder(path, verbose=False, **{**context, "n_ctx": size, "n_batch": size})
 
 
 def _tell(name: str, bound: socket.socket, *, has_key: bool) -> None:

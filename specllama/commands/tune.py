@@ -52,9 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
         with contextlib.closing(common.load_llama(arguments)) as llm:
             result = tune.run(llm, on_progress=_shown_in(progress))
             have_kernels = bool(lent(llm).settings.kernels.instruction_set)
-        if have_kernels:  # the first Llama is closed before, since two may not fit into memory
-            result = _beside_llama_cpp(arguments, result, progress)
-    print(json.dumps(result.to_dict(), allow_nan=False) if arguments.output == "json" else to_text(result))
+        try:
+            if have_kernels:  # the first Llama is closed before, since two may not fit into memory
+                result = _beside_llama_cpp(arguments, result, progress)
+        finally:  # Ctrl-C leaves out the comparison only
+            progress.stop()
+            found = json.dumps(result.to_dict(), allow_nan=False) if arguments.output == "json" else to_text(result)
+            print(found, flush=True)
     return 0
 
 

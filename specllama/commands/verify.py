@@ -13,7 +13,7 @@ from specllama.commands import arguments as common
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
 
-_NOT_TOLD = 2  # the exit code if verifying has failed; 1 means that a draft has changed something
+_NOT_TOLD = 2  # the exit code if it could not be told; 1 means that a draft has changed something
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -69,6 +69,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Verify. Whatever ends it, the results so far are printed."""
     from specllama.commands.steps import shown_in_tenths, steps
+    from specllama.engine.options import checked_seed
     from specllama.engine.rules import DEPENDENT_ON_DRAFT
     from specllama.evidence.verify import Verification
     from specllama.evidence.verify.report import to_text
@@ -85,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
                 llm,
                 [*(arguments.prompt or ()), *prompts] or None,
                 num_prompts=arguments.num_prompts,
-                seeds=(seed, seed + 1),
+                seeds=(seed, seed + 1 if checked_seed(seed + 1) is not None else seed + 2),  # -1 means a random one
                 max_tokens=arguments.max_tokens,
                 samples=arguments.samples,
                 num_contexts=arguments.num_contexts,
@@ -100,4 +101,4 @@ def run(arguments: argparse.Namespace) -> int:
                 if result.texts:
                     found = json.dumps(result.to_dict(), allow_nan=False) if arguments.json else to_text(result)
                     print(found, flush=True)
-    return 0 if result.passed else 1
+    return 1 if result.problems else _NOT_TOLD if result.untested else 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import llama_cpp
+import numpy as np
 from llama_cpp import _internals
 
 from .tokenizing import Tokenizing
@@ -15,7 +17,7 @@ def as_inputs(given: Any) -> tuple[list[Any], bool]:
     """The inputs as a list.
 
     Args:
-        given: a text, the token ids of one text, or a list of these.
+        given: a text, the token ids of one text, or an iterable of these. Ids may be NumPy's.
 
     Returns:
         The list, and whether `given` was a single text.
@@ -23,19 +25,27 @@ def as_inputs(given: Any) -> tuple[list[Any], bool]:
     Raises:
         TypeError: it is none of these.
     """
-    if isinstance(given, str) or _is_tokens(given):
-        return [given], True
-    if isinstance(given, (list, tuple)) and all(isinstance(one, str) or one == [] or _is_tokens(one) for one in given):
-        return list(given), False
+    inputs = _plain(given)
+    if isinstance(inputs, str) or _is_tokens(inputs):
+        return [inputs], True
+    if isinstance(inputs, Iterable) and not isinstance(inputs, (bytes, bytearray, Mapping)):
+        inputs = [_plain(one) for one in inputs]
+        if all(isinstance(one, str) or one == [] or _is_tokens(one) for one in inputs):
+            return inputs, False
     raise TypeError(
         f"input={given!r:.100} must be a text or a list of texts (or the token ids of a text, or a list of such)"
     )
 
 
+def _plain(given: Any) -> Any:
+    """The same without NumPy, whose arrays cannot be asked whether they are an empty list."""
+    if isinstance(given, (list, tuple)):
+        return [one.item() if isinstance(one, np.generic) else one for one in given]
+    return given.tolist() if isinstance(given, (np.ndarray, np.generic)) else given
+
+
 def _is_tokens(given: Any) -> bool:
-    if not isinstance(given, (list, tuple)) or not given:
-        return False
-    return all(type(token) is int for token in given)
+    return isinstance(given, list) and bool(given) and all(type(token) is int for token in given)
 
 
 def batches(llama: Tokenizing, inputs: Sequence[Any], truncate: bool) -> Iterator[list[list[int]]]:
@@ -54,13 +64,14 @@ def batches(llama: Tokenizing, inputs: Sequence[Any], truncate: bool) -> Iterato
     """
     batch: list[list[int]] = []
     for index, given in enumerate(inputs):
-        tokens = llama.tokenize(given.encode("utf-8")) if isinstance(given, str) else llama.known_tokens(list(given))
+        tokens = llama.tokenize(given.encode("utf-8")) if isinstance(given, str) else llama.known_tokens(given)
         if not tokens:
             raise ValueError(f"input {index} ({given!r:.60}) has no tokens, and so no embedding: leave it out")
         if len(tokens) > llama.n_batch and not truncate:
+            is_most = llama.n_batch >= llama_cpp.llama_model_n_ctx_train(llama._model.model)
             raise ValueError(
                 f"input {index} has {len(tokens)} tokens, and at most n_batch={llama.n_batch} are embedded at once: "
-                "create the Llama with a larger n_batch (and n_ctx), or let it be truncated"
+                f"shorten it (or in Python: truncate it{'' if is_most else ', or take a larger n_batch and n_ctx'})"
             )
         tokens = tokens[: llama.n_batch]
         full = sum(map(len, batch)) + len(tokens) > llama.n_batch or len(batch) >= llama.context_params.n_seq_max
@@ -85,7 +96,7 @@ def embeddings(llama: Tokenizing, batch: Sequence[list[int]], normalize: bool) -
         gives [number of scores] instead.
 
     Raises:
-        RuntimeError: llama.cpp cannot decode the batch, or gives no embeddings.
+        RuntimeError: llama.cpp cannot decode the batch, or gives no embeddings, or none of finite numbers.
     """
     pooling = llama_cpp.llama_pooling_type(llama.ctx)
     held: Any = llama._batch
@@ -123,4 +134,9 @@ def _vector(rows: Any, row: int, size: int, normalize: bool) -> list[float]:
     if not rows:
         raise RuntimeError("llama.cpp gave no embedding: this model makes none with this pooling_type")
     found: list[float] = rows[row * size : (row + 1) * size]
+    if not all(map(math.isfinite, found)):
+        raise RuntimeError(
+            "the model computes NaN or infinity, and so no embedding: try n_gpu_layers=0; a model that fails with it, "
+            "too, is damaged"
+        )
     return list(cast(Any, _internals).normalize_embedding(found)) if normalize else found

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .generation import Generation
     from .listener import Listener
     from .model import Model
-    from .options import NumDraftTokens, checked_num_draft_tokens, checked_seed, checked_verify
+    from .options import NumDraftTokens, checked_index, checked_num_draft_tokens, checked_seed, checked_verify
     from .request import Request
     from .rules import DEPENDENT_ON_DRAFT, RULES, VERIFY, is_independent_of_draft
     from .schema_constraint import Schema
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Direct", "Engine", "Gbnf", "Generation", "Listener", "Model", "Request", "Row", "Schema"]
 __all__ += ["best_length", "break_even"]
 __all__ += ["DEPENDENT_ON_DRAFT", "RULES", "VERIFY", "is_independent_of_draft"]
-__all__ += ["NumDraftTokens", "checked_num_draft_tokens", "checked_seed", "checked_verify"]
+__all__ += ["NumDraftTokens", "checked_index", "checked_num_draft_tokens", "checked_seed", "checked_verify"]
 
 _EXPORTS = {
     "direct": ("Direct", "Row"),
@@ -33,7 +33,7 @@ _EXPORTS = {
     "generation": ("Generation",),
     "listener": ("Listener",),
     "model": ("Model",),
-    "options": ("NumDraftTokens", "checked_num_draft_tokens", "checked_seed", "checked_verify"),
+    "options": ("NumDraftTokens", "checked_index", "checked_num_draft_tokens", "checked_seed", "checked_verify"),
     "request": ("Request",),
     "rules": ("DEPENDENT_ON_DRAFT", "RULES", "VERIFY", "is_independent_of_draft"),
     "schema_constraint": ("Schema",),

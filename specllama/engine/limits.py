@@ -13,13 +13,17 @@ BYTES_OF_TOKEN = 64
 """An upper bound of the bytes of a token, on average over a long text."""
 
 
-def require_room(num_bytes: int, n_ctx: int, name: str = "text") -> None:
+_LARGER = ", or start with a larger context (-c)"
+
+
+def require_room(num_bytes: int, n_ctx: int, name: str = "text", *, or_else: str = _LARGER) -> None:
     """Check that a text may fit into a context, before it is tokenized.
 
     Args:
         num_bytes: the size of the text.
         n_ctx: the size of the context in tokens.
         name: what the text is, for the message.
+        or_else: what else helps than to shorten it, for the message.
 
     Raises:
         ValueError: it has more bytes than ``n_ctx`` tokens can have.
@@ -27,21 +31,18 @@ def require_room(num_bytes: int, n_ctx: int, name: str = "text") -> None:
     if num_bytes > n_ctx * BYTES_OF_TOKEN:
         raise ValueError(
             f"{num_bytes} bytes of text exceed context window of {n_ctx} tokens, for which at most {BYTES_OF_TOKEN} "
-            f"bytes each are taken: shorten the {name}, or start with a larger context (-c)"
+            f"bytes each are taken: shorten the {name}{or_else}"
         )
 
 
-def require_room_for_ids(count: int, n_ctx: int) -> None:
+def require_room_for_ids(count: int, n_ctx: int, *, or_else: str = _LARGER) -> None:
     """Check that a prompt of token ids fits into a context.
 
     Raises:
         ValueError: it does not.
     """
     if count > n_ctx:
-        raise ValueError(
-            f"Requested tokens ({count}) exceed context window of {n_ctx}: shorten the prompt, or start with a larger "
-            "context (-c)"
-        )
+        raise ValueError(f"Requested tokens ({count}) exceed context window of {n_ctx}: shorten the prompt{or_else}")
 
 
 def size_of(value: Any) -> int:

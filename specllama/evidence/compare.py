@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from specllama.engine import is_independent_of_draft
+from specllama.llama import require_ours
 from specllama.prompts import Prompt
 
 from .answer import first_difference
@@ -82,8 +83,9 @@ def run(
 
     Raises:
         ValueError: an option out of range, or a prompt that does not fit.
-        TypeError: ``prompt`` is neither a text nor a ``Prompt``.
+        TypeError: the Llama is not ours, or ``prompt`` is neither a text nor a ``Prompt``.
     """
+    require_ours(llm)
     rendered = Prompt.of(prompt, 1).rendered(llm)
     stop = options.pop("stop", None) or []
     options["stop"] = [*([stop] if isinstance(stop, str) else stop), *rendered.stop]

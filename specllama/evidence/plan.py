@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specllama.engine import NumDraftTokens, checked_num_draft_tokens
+from specllama.engine import NumDraftTokens, checked_index, checked_num_draft_tokens
 
 if TYPE_CHECKING:
-    from specllama import Llama
+    from specllama.llama import Llama
     from specllama.prompts import Prompt, RenderedPrompt
 
     Question = tuple[Prompt, RenderedPrompt]
@@ -47,7 +46,7 @@ def require_at_least(least: int, **numbers: int) -> None:
         TypeError: a number is not an integer.
     """
     for name, number in numbers.items():
-        if operator.index(number) < least:
+        if checked_index(name, number, "an int") < least:
             raise ValueError(f"{name}={number} is too small: give at least {least}")
 
 

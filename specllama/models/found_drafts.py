@@ -23,7 +23,7 @@ from .loading import require_gguf
 from .model_folders import model_files, size_of
 from .shared_tokens import Shared, SharedTokens
 from .state_head_file import ARCHITECTURES, read_state_head
-from .writers import NO_WRITERS
+from .writers import NO_WRITERS, why_no_writer
 
 _PARALLEL = re.compile(r"(^|[^a-z])pard-")
 _MASK = "it is a parallel draft: give it with draft_mask_token, the pard_token of its config.json"
@@ -152,6 +152,8 @@ class _Target:
             raise ValueError(f"{path} holds no language model with a vocabulary: give a model's file")
         if self.size == 0:
             raise ValueError(f"{path} is incomplete: its parts must be in one folder, with their original names")
+        if why := _why_no_target(self.values):
+            raise ValueError(f"nothing drafts for {path}: {why}")
         self.read = _read_of(self.values, self.size)
         self.family = family_of(self.named)
         self.shared = SharedTokens(self.tokens)
@@ -306,6 +308,16 @@ def _kind_of_head(path: str, values: Mapping[str, Any]) -> str | None:
             return kind
     name = os.path.basename(path).lower()
     return next((prefix.rstrip("-") for prefix in BESIDE if name.startswith(prefix)), None)
+
+
+def _why_no_target(values: Mapping[str, Any]) -> str | None:
+    """Why no text can be generated from a file; None if it can."""
+    architecture = architecture_of(values)
+    if _kind_of_head("", values):
+        return f"it is a head ({architecture}), give the file of the model that it drafts for"
+    causal = f"{architecture}.attention.causal"
+    metadata = {"general.architecture": architecture, causal: str(bool(values.get(causal, True))).lower()}
+    return why_no_writer(metadata, None, attention_type=-1)
 
 
 def _is_called_after(path: str, target: str) -> bool:

@@ -151,7 +151,9 @@ def _mapped(path: str | os.PathLike[str]) -> Iterator[mmap.mmap]:
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             yield data
-        except (struct.error, EOFError, KeyError, OverflowError, MemoryError) as error:
+        except (struct.error, EOFError) as error:
+            raise ValueError(f"{path} is truncated or damaged: it ends within its header") from error
+        except (KeyError, OverflowError, MemoryError) as error:
             raise ValueError(f"{path}: the header is damaged ({error!r})") from error
 
 

@@ -17,8 +17,13 @@ def require_free_place(output: Path, sources: Iterable[str | os.PathLike[str]]) 
         sources: the files that it is made from. All parts of a split model count.
 
     Raises:
-        ValueError: the name is that of a source, of a folder, or of something else that is no file.
+        ValueError: the name is that of a source, of a folder, or of something else that is no file; or it is not UTF-8,
+            as the name of a model must be.
     """
+    try:
+        os.fspath(output).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"the output {str(output)!r} is not UTF-8: name another one with --output") from None
     parts = [part for source in sources for part in parts_of(os.fspath(source)) if os.path.exists(part)]
     if output.exists() and any(output.samefile(part) for part in parts):
         raise ValueError(f"the output {output} is the input: name another one with --output")

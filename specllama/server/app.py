@@ -19,6 +19,7 @@ from specllama import Llama, __version__
 from specllama.engine.limits import require_room
 from specllama.engine.listener import Stopped
 from specllama.engine.texts import checked_max_parallel
+from specllama.llama import require_ours
 
 from .anthropic import CountRequest, MessagesRequest, add_messages
 from .auth import KeyRequired
@@ -72,6 +73,7 @@ def create_app(
         max_body: the most bytes of a request's body; longer ones get 413.
 
     Raises:
+        TypeError: `llm` or `embedder` is no ``specllama.Llama``.
         ValueError: the key is empty, a number is out of range, a host is neither a name nor an address, or the
             embedder does not make one vector of a text.
         MemoryError: the memory is too small for `max_parallel` requests at once.
@@ -80,13 +82,15 @@ def create_app(
         raise ValueError("the API key is empty: give one, or none to serve without")
     if max_waiting < 0:
         raise ValueError(f"max_waiting={max_waiting} must be 0 (none may wait) or more")
+    require_ours(llm)
     if embedder is not None:
+        require_ours(embedder, "embedder")
         require_embeds(embedder)
     hosts, own = [checked_host(name) for name in allowed_hosts], [] if host is None else [checked_host(host)]
     bodies = Bodies(max_body)
     lender = Lender(llm, checked_max_parallel(max_parallel))
     worker = Worker(max_waiting, lender.num_slots)
-    embedding_worker = worker if embedder is None else Worker(max_waiting)
+    embedding_worker = worker if embedder is None or embedder is llm else Worker(max_waiting)
     registry = CollectorRegistry()
     registry.register(Metrics(llm, worker))
 

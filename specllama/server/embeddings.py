@@ -79,9 +79,9 @@ class EmbeddingRequest(BaseModel):
             raise ValueError("input is empty: send a text, or a list of texts")
         for given in self.inputs:
             if isinstance(given, str):
-                require_room(size_of(given), llm.n_ctx())
+                require_room(size_of(given), llm.n_ctx(), or_else="")  # a second model has limits of its own
             else:
-                require_room_for_ids(len(given), llm.n_ctx())
+                require_room_for_ids(len(given), llm.n_ctx(), or_else="")
         if self.dimensions not in (None, llm.n_embd()):
             raise ValueError(
                 f"dimensions={self.dimensions}: this model's vectors have {llm.n_embd()} numbers, and are not cut"
@@ -98,8 +98,9 @@ def require_embeds(llm: Llama) -> None:
     """Refuses a Llama that does not compute one embedding for a text.
 
     Raises:
-        ValueError: it computes none, a score, or one for each token.
+        ValueError: it computes none, a score, or one for each token, or llama.cpp would end the process.
     """
+    llm.engine.model.require_embedder()
     if _ranks(llm):
         raise ValueError("this model ranks, and makes no embeddings: take one that was made for them")
     if not can_embed(llm):

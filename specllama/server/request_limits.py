@@ -201,13 +201,13 @@ def _num_values(body: bytes) -> int:
 
 def _num_ids(body: dict[str, Any]) -> int:
     """How many of the values are token ids, which are parsed quickly."""
-    lists = [body.get(name) for name in ("prompt", "tokens")]
+    lists = [body.get(name) for name in ("prompt", "tokens", "input", "content")]
     return sum(_num_in(ids) for ids in lists if isinstance(ids, list))
 
 
 def _num_in(ids: list[Any]) -> int:
-    """The number of values in a list of ids, or in a list of such lists."""
-    return sum(len(part) + 1 if isinstance(part, list) else 1 for part in ids)
+    """The number of values in a list of ids, or in a list of such lists. A message, as `input` may have, is none."""
+    return sum(len(part) + 1 if isinstance(part, list) else not isinstance(part, dict) for part in ids)
 
 
 def _told(place: Place, problem: str) -> str:

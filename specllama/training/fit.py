@@ -33,7 +33,6 @@ CHECKPOINT = 240.0
 _WARM_UP = 0.01  # the share of the training in which the learning rates rise
 _LARGEST_GRADIENT = 1.0
 _LEAST_CELLS, _BATCHES = 256, 400  # half as many batches as 800 gave the same, and Muon takes seconds for each
-_MEASURES = 12  # how often the head is measured in a training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +46,7 @@ class Recipe:
         lr_vectors: the learning rate of all other weights, which AdamW trains.
         epochs: the number of passes over the text.
         most_cells: the most places in a batch.
+        measures: how often the head is measured in a training.
     """
 
     loss: Callable[[AnyHead, Batch], torch.Tensor] = loss_of
@@ -55,6 +55,7 @@ class Recipe:
     lr_vectors: float = 2e-3
     epochs: int = EPOCHS
     most_cells: int = 4096
+    measures: int = 12
 
     def cells_of(self, num_cells: int) -> int:
         """The number of places in a batch, chosen so that all passes together have enough batches."""
@@ -64,8 +65,8 @@ class Recipe:
 def recipe_of(kind: str) -> Recipe:
     """The recipe for a kind of draft."""
     if kind == PARALLEL:
-        # Masks have to get a meaning, and each place is read 2.75 times.
-        return dataclasses.replace(SIBLINGS, lr=3e-4, most_cells=SIBLINGS.most_cells // 2)
+        # Masks have to get a meaning. Each place is read 2.75 times, and three times where the draft is measured.
+        return dataclasses.replace(SIBLINGS, lr=3e-4, most_cells=SIBLINGS.most_cells // 2, measures=4)
     if kind in OF_A_SMALL_MODEL:
         return SIBLINGS
     return OF_STATES if kind in CLASSES else Recipe()
@@ -258,7 +259,7 @@ def fit(
             run.batch = place + 1
             run.seconds = time.monotonic() - begun
             progress.done(f"training ({_shown(run)})", min(int(1000 * done), 999), 1000)
-            if done >= measured + 1.0 / _MEASURES:
+            if done >= measured + 1.0 / recipe.measures:
                 measured = done
                 _measure(run, batches, work, done)
             if time.monotonic() - saved > CHECKPOINT:

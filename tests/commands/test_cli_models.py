@@ -50,6 +50,8 @@ def test_pull_errors(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean smollm2-135m?" in capsys.readouterr().err
     assert cli.main(["pull", "org/name:"]) == 1
     assert "no model is called 'org/name:'" in capsys.readouterr().err
+    assert cli.main(["pull", "https://huggingface.co/org/name"]) == 1
+    assert "is an address: give the model's name on the hub, ORG/NAME or ORG/NAME:TYPE" in capsys.readouterr().err
     assert cli.main(["pull", "smollm2-135m:f16"]) == 1
     assert "then `specllama quantize smollm2-135m F16`" in capsys.readouterr().err
 

@@ -18,7 +18,9 @@ import tiny_models as tiny
 
 import specllama
 from specllama import cli
+from specllama.engine.drafts import remembered
 from specllama.evidence.draft_pays import Gain
+from specllama.models import found_drafts
 from specllama.models.catalog import catalog
 from specllama.models.families import families, load_families
 from specllama.models.found_drafts import FoundDraft, Survey, survey
@@ -395,6 +397,12 @@ def test_layers_in_the_models_own_file(tiny_files: TinyFiles) -> None:
     assert (first.draft_model, first.kind, first.where) == ("mtp", "mtp", "in the file")
 
 
+@pytest.mark.parametrize("other", ["--measure", "--pull"])
+def test_forgetting_is_all_that_is_done(target: Path, capsys: pytest.CaptureFixture[str], other: str) -> None:
+    assert cli.main(["drafts", "--forget", other, str(target)]) == 2
+    assert "--forget does nothing else: leave --measure and --pull to a second command" in capsys.readouterr().err
+
+
 def test_no_model(tiny_files: TinyFiles, tmp_path: Path) -> None:
     with pytest.raises(specllama.ModelNotFoundError):
         survey(str(tmp_path / "missing.gguf"))
@@ -402,6 +410,21 @@ def test_no_model(tiny_files: TinyFiles, tmp_path: Path) -> None:
         survey(str(tiny_files.not_gguf))
     with pytest.raises(ValueError, match="holds no language model with a vocabulary"):
         survey(str(tiny_files.lora))
+    with pytest.raises(
+        ValueError, match=r"nothing drafts for .*deep_head.gguf: it is a head \(eagle3\), give the file"
+    ):
+        survey(str(tiny_files.deep_head))
+    with pytest.raises(
+        ValueError, match=r"nothing drafts for .*embedding.gguf: 'bert' is the architecture of an embed"
+    ):
+        survey(str(tiny_files.embedding))
+    why = found_drafts._why_no_target({"general.architecture": b"llama", "llama.attention.causal": False})
+    assert why == "by its metadata (llama.attention.causal) each token attends to those behind it, too"
+    whole = tiny_files.target.read_bytes()
+    for size in (10, 20, 100, 5000):
+        (cut := tmp_path / "cut.gguf").write_bytes(whole[:size])
+        with pytest.raises(ValueError, match=r"cut\.gguf is truncated or damaged: it ends within its header$"):
+            survey(str(cut))
     part = small(tmp_path / "parts-00001-of-00002.gguf")
     with pytest.raises(ValueError, match="is incomplete: its parts must be in one folder"):
         survey(str(part))
@@ -484,6 +507,21 @@ def test_measure_tries_what_is_here(target: Path, capsys: pytest.CaptureFixture[
         assert gain["ratio"] > 0
         assert 0 <= gain["accepted"] <= 1
     assert len(said["advice"]) == 1
+
+
+def test_what_was_measured_before_ctrl_c_is_kept(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = str(small(target.with_name("small.gguf")))
+
+    def gain_of(llm: specllama.Llama, max_tokens: int, on_answer: Any) -> Gain:
+        if llm.draft_model == "lookup":
+            raise KeyboardInterrupt
+        return Gain(1.3, 0.02, 0.7, 1.0)
+
+    monkeypatch.setattr("specllama.evidence.draft_pays.gain_of", gain_of)
+    assert cli.main(["drafts", str(target), "--measure", "-t", "1"]) == 130
+    kept = remembered.read(str(target))
+    assert kept is not None
+    assert {draft: known.ratio for draft, known in kept.measured.items()} == {name: 1.3}
 
 
 @pytest.mark.parametrize(("ratio", "advice"), [(1.3, "The fastest here: specllama chat -m "), (0.9, "leave -md out")])

@@ -85,8 +85,38 @@ def test_texts_may_be_token_ids(make_llama: MakeLlama, tiny_files: TinyFiles) ->
     assert_still_embeds(llm)
 
 
+def test_ids_of_numpy_and_any_iterable_of_texts(make_llama: MakeLlama) -> None:
+    llm = make_llama(embedding=True, pooling_type=MEAN)
+    expected = llm.embed([[5, 6], [7, 8]])
+    for ids in ([np.array([5, 6]), np.array([7, 8])], np.array([[5, 6], [7, 8]]), [(5, 6), [np.int32(7), np.int64(8)]]):
+        assert llm.embed(ids) == expected
+        assert [one["embedding"] for one in llm.create_embedding(ids)["data"]] == expected
+    for ids in ([np.int32(5), 6], np.array([5, 6], dtype=np.uint16)):
+        assert llm.embed(ids) == expected[0]
+    texts = {"the cat": 1, "no dog": 2}
+    expected = llm.embed(list(texts))
+    for given in (texts.keys(), np.array([*texts]), (text for text in texts), tuple(texts)):
+        assert llm.embed(given) == expected
+    assert sorted(llm.embed({*texts})) == sorted(expected)
+
+
 @pytest.mark.parametrize(
-    "nothing", [None, 3, 1.5, b"text", {"a": 1}, [None], [1, "a"], [[1], 2], [["a"]], [[1.5]], iter("a")]
+    "nothing",
+    [
+        None,
+        3,
+        1.5,
+        b"text",
+        {"a": 1},
+        [None],
+        [1, "a"],
+        [[1], 2],
+        [["a"]],
+        [[1.5]],
+        np.array(1),
+        np.array([1.5]),
+        [np.array(["a"])],
+    ],
 )
 def test_what_is_no_text(make_llama: MakeLlama, nothing: Any) -> None:
     llm = make_llama(embedding=True)
@@ -118,8 +148,13 @@ def test_no_text_is_longer_than_the_positions_that_a_model_has_learned(
         llm = make_llama(tiny_files.embedding, embedding=True, n_ctx=4096, n_batch=4096)
     assert llm.n_ctx() == tiny.N_CTX_TRAIN
     assert llm.embed("a " * 3000, return_count=True)[1] == tiny.N_CTX_TRAIN
-    with pytest.raises(ValueError, match=r"input 0 has 3002 tokens, and at most n_batch=1024 are embedded"):
+    with pytest.raises(ValueError, match=r"at most n_batch=1024 are .*: shorten it \(or in Python: truncate it\)$"):
         llm.embed("a " * 3000, truncate=False)
+    small = make_llama(tiny_files.embedding, embedding=True, n_batch=256)
+    with pytest.raises(
+        ValueError, match=r"input 0 has 602 tokens, and .* truncate it, or take a larger n_batch and n_"
+    ):
+        small.embed("a " * 600, truncate=False)
     assert_still_embeds(llm)
 
 
@@ -155,6 +190,18 @@ def test_scores_without_a_head_that_ranks(make_llama: MakeLlama, tiny_files: Tin
     for path in (tiny_files.embedding, tiny_files.target):
         with pytest.raises(ValueError, match=rf"pooling_type={RANK} gives scores, and .*{path.name} has no head that"):
             make_llama(path, embedding=True, pooling_type=RANK)
+
+
+def test_a_model_that_computes_nan(make_llama: MakeLlama, tmp_path: Path) -> None:
+    words = tiny.word_vocabulary()
+    weights = tiny.llama_weights(words, seed=1)
+    weights["blk.0.ffn_down.weight"][3, 3] = np.nan
+    path = tiny.write_llama(tmp_path / "nan.gguf", words, weights)
+    for pooling in (MEAN, NONE):
+        llm = make_llama(path, embedding=True, pooling_type=pooling)
+        for normalize in (False, True):
+            with pytest.raises(RuntimeError, match="the model computes NaN or infinity, and so no embedding"):
+                llm.embed("the cat", normalize=normalize)
 
 
 @pytest.mark.parametrize("scores", [1, 3])

@@ -180,6 +180,34 @@ def test_an_interrupted_tuning_keeps_what_is_done(make_llama: MakeLlama, tiny_fi
     assert llm.create_completion(PROMPT, max_tokens=4)["usage"]["completion_tokens"] > 0
 
 
+@pytest.mark.parametrize("draft", ["deep_head", "deep_medusa", ["deep_head", "target"]])
+def test_a_head_that_is_not_measured_is_named(
+    make_llama: MakeLlama, tiny_files: TinyFiles, draft: str | list[str]
+) -> None:
+    names = [draft] if isinstance(draft, str) else draft
+    paths = [str(getattr(tiny_files, name)) for name in names]
+    llm = make_llama(tiny_files.deep, paths if len(paths) > 1 else paths[0], max_draft_tokens=2)
+    result = tune.run(llm, repeats=1, n_past=8)
+    assert len(result.curves) == len(names)
+    (note,) = [note for note in result.notes if "head's cost" in note]
+    assert note.startswith(" and ".join(f"{name}.gguf" for name in names) + ": a head's cost is learned while")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("repeats", 1.5, TypeError),
+        ("repeats", "2", TypeError),
+        ("repeats", 0, ValueError),
+        ("n_past", 1.5, TypeError),
+        ("n_past", -1, ValueError),
+    ],
+)
+def test_bad_numbers_are_named(make_llama: MakeLlama, name: str, value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=f"^{name}="):
+        tune.run(make_llama(), **{name: value})
+
+
 def test_what_cannot_be_measured_is_refused(make_llama: MakeLlama) -> None:
     with pytest.raises(ValueError, match="n_ctx"):
         tune.run(make_llama(n_ctx=256), n_past=250)

@@ -29,7 +29,7 @@ def verify(tiny_files: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     prompts.write_text("\n".join([*map(json.dumps, lines), "{not json"]), encoding="utf-8")
 
     def run(*arguments: str, draft: str = "good", target: str = "target") -> int:
-        models = ["-m", str(getattr(tiny_files, target)), "-md", str(getattr(tiny_files, draft))]
+        models = ["-m", str(getattr(tiny_files, target)), "-md", str(getattr(tiny_files, draft, draft))]
         quick = ["--samples", "120", "-n", "24", "--num-contexts", "1", "-t", "1", "-c", "512"]
         return cli.main(["verify", *models, *quick, "--prompts", str(prompts), *arguments])
 
@@ -119,6 +119,35 @@ def test_what_cannot_be_told_exits_with_2(
     out, err = capsys.readouterr()
     assert out == ""
     assert message in err
+
+
+def test_a_part_that_could_not_be_told_exits_with_2(verify: Verify, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify("--samples", "1", "--verify", "block") == 2
+    out = capsys.readouterr().out
+    assert "FAILED" not in out
+    assert "| NOT TOLD |" in out
+    assert "under block: no outcome is likely enough to be counted apart" in out
+    assert out.splitlines()[-1] == "NOT TOLD: 1 part, see above; all others hold"
+    assert verify("--json", "--samples", "1", "--verify", "block") == 2
+    result = json.loads(capsys.readouterr().out)
+    assert (result["passed"], result["problems"], len(result["untested"])) == (False, [], 1)
+    (test,) = result["sampling"]
+    assert (test["passed"], test["untested"]) == (False, result["untested"])
+
+
+def test_samples_are_drawn_where_lookup_drafts(verify: Verify, capsys: pytest.CaptureFixture[str]) -> None:
+    """At most places it drafts nothing, and the most open place is seldom one at which it does."""
+    assert verify("--json", draft="lookup") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert all(test["stats"]["num_drafts"] > 0 for test in result["sampling"])
+
+
+@pytest.mark.parametrize(("seed", "second"), [(-3, -2), (-2, 0), (2**32 - 2, 2**32)])
+def test_the_second_seed_is_none_that_means_a_random_one(
+    verify: Verify, capsys: pytest.CaptureFixture[str], seed: int, second: int
+) -> None:
+    assert verify("--json", "--seed", str(seed), "--samples", "20", "--verify", "coupled") in (0, 2)
+    assert json.loads(capsys.readouterr().out)["settings"]["seeds"] == [seed, second]
 
 
 @pytest.mark.usefixtures("early_release")

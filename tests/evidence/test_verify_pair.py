@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specllama import verify
+import specllama
+from specllama import compare, tune, verify
 from specllama.prompts import Prompt
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def without_times(found: dict[str, Any]) -> dict[str, Any]:
         {"temperature": 1.2, "top_k": 3},
         {"repeat_penalty": 1.4, "logit_bias": {280: 2.0, 290: float("-inf")}, "presence_penalty": 0.3},
         {"typical_p": 0.7, "temperature": -1.0},
+        {"xtc_probability": 0.5, "xtc_threshold": 0.05, "top_n_sigma": 2.0, "dynatemp_range": 0.4},
     ],
 )
 def test_the_users_sampler_chain_is_what_is_tested(
@@ -127,6 +129,11 @@ def test_the_llama_is_as_usable_as_before(make_llama: MakeLlama, tiny_files: Tin
         ({"seeds": [-1]}, ValueError, "seed=-1"),
         ({"rules": []}, ValueError, "rejection, block, coupled"),
         ({"rules": ["auto"]}, ValueError, "rejection, block, coupled"),
+        ({"rules": [["block"]]}, ValueError, "rejection, block, coupled"),
+        ({"rules": "block"}, TypeError, r"rules='block' must be a list, such as \['block'\]"),
+        ({"seeds": 1}, TypeError, r"seeds=1 must be a list, such as \[1, 2\]"),
+        ({"seeds": [[1]]}, TypeError, r"seed=\[1\] must be an int"),
+        ({"dry_multiplier": 0.8}, TypeError, "can be verified are .*, xtc_probability, xtc_threshold$"),
         ({"prompts": []}, ValueError, "there are no prompts"),
         ({"num_contexts": 0}, ValueError, "num_contexts=0"),
     ],
@@ -137,6 +144,13 @@ def test_bad_arguments_are_refused(
     llm = make_llama(draft=tiny_files.good)
     with pytest.raises(error, match=message):
         verify.run(llm, **{"prompts": PROMPTS, **QUICK, **options})
+
+
+def test_a_llama_of_llama_cpp_is_refused(make_base: MakeBase) -> None:
+    llm = make_base()
+    for run in (verify.run, tune.run, lambda llm: compare.run(llm, "the cat")):
+        with pytest.raises(TypeError, match=r"llm is a llama_cpp\.llama\.Llama: open it with specllama\.Llama"):
+            run(llm)
 
 
 def test_a_llama_without_a_draft_is_refused(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
@@ -153,7 +167,22 @@ def test_a_draft_that_was_closed_is_refused(make_llama: MakeLlama, make_base: Ma
         verify.run(llm, PROMPTS)
 
 
+def test_a_closed_llama_is_refused(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """Without a word about its draft, which is closed, too."""
+    llm = make_llama(draft=tiny_files.good)
+    llm.close()
+    with pytest.raises(specllama.ClosedError):
+        verify.run(llm, PROMPTS)
+
+
+def test_too_small_a_context_is_named(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    with pytest.raises(ValueError, match=r"does not fit n_batch=1: draft fewer, or .* which is at most n_ctx \(-c\)"):
+        verify.run(make_llama(draft=tiny_files.good, n_ctx=1), PROMPTS)
+
+
 def test_too_few_samples_are_no_proof(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     result = verify.run(make_llama(draft=tiny_files.good), PROMPTS[:1], samples=4, **QUICK)
     assert [test.num_cells for test in result.sampling] == [1, 1]
-    assert problems_of(result).count("draw more samples") == 2
+    assert not result.passed
+    assert result.problems == []
+    assert "\n".join(result.untested).count("draw more samples") == 2

@@ -15,9 +15,9 @@ SHOWN_BY = ("warn", "_warn", "warn_once", "warning", "error", "fail")
 """Functions and methods that show a text to the user, or log it."""
 
 REASONS = (
-    *("fallback_reason", "why_no_rollback", "_reason", "_keep", "without_home"),
+    *("fallback_reason", "why_no_rollback", "why_no_writer", "_reason", "_keep", "without_home"),
     *("on_threads", "on_noise", "on_fallbacks", "on_differences"),
-    *("problems", "notes", "_notes", "that_fit"),
+    *("problems", "untested", "notes", "_notes", "that_fit"),
 )
 """Functions whose texts end up in a warning, an error or a remark behind a result."""
 

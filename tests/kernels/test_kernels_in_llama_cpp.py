@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import gguf
 import llama_cpp
@@ -230,6 +231,23 @@ def test_tune_shows_what_they_gain(
     assert [point["n"] for point in ours["points"]] == [point["n"] for point in theirs["points"]] == [1, 2, 3, 4]
     assert cli.main([*line, str(tiny_files.target)]) == 0
     assert list(json.loads(capsys.readouterr().out)["curves"]) == ["target"]
+
+
+@needs_kernels
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (MemoryError("no room"), 1)])
+def test_tune_shows_what_is_done_if_the_comparison_fails(
+    quantized: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+) -> None:
+    monkeypatch.setattr("specllama.commands.tune._beside_llama_cpp", mock.Mock(side_effect=error))
+    line = ["tune", "-t", "1", "-c", "256", "--max-draft-tokens", "3", "-o", "json", "-m", str(quantized("Q4_0"))]
+    assert cli.main(line) == code
+    out, err = capsys.readouterr()
+    assert list(json.loads(out)["curves"]) == ["target"]
+    assert err.splitlines()[-1].startswith("specllama: ")
 
 
 @needs_kernels

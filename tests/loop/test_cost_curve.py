@@ -194,6 +194,8 @@ def test_what_does_not_fit_is_refused(make_llama: MakeLlama, tiny_files: TinyFil
         measure_cost_curve(llm, "target", sizes=[])
     with pytest.raises(ValueError, match="repeats=0 must be at least 1"):
         measure_cost_curve(llm, "target", repeats=0)
+    with pytest.raises(TypeError, match=r"repeats=1\.5 must be an int"):
+        measure_cost_curve(llm, "target", repeats=1.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="n_past=-1 must be at least 0"):
         measure_cost_curve(llm, "target", n_past=-1)
     assert measure_cost_curve(llm, "target", sizes=[16], repeats=1, n_past=496).sizes == (16,)  # just fits

@@ -207,6 +207,41 @@ def test_chats(completions: Any, make_llama: MakeLlama) -> None:
         answer({"messages": np.array(chats, dtype=object)})
 
 
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "additionalProperties": False}}}
+
+
+def test_what_is_no_text_is_in_the_response(completions: Any) -> None:
+    pyarrow = imported("pyarrow")
+    forced = {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}, "max_tokens": 60}
+    chats = pyarrow.table({"messages": [[{"role": "user", "content": "hello"}], None]})
+    called, failed = completions(n_ctx=512, chat=True, arguments=forced)(chats).to_pylist()
+    assert (called["text"], called["finish_reason"]) == ("", "tool_calls")
+    (call,) = json.loads(called["response"])["choices"][0]["message"]["tool_calls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("f", {})
+    assert failed["error"]
+    assert failed["response"] == ""
+    answer = completions(arguments={"max_tokens": 4, "logprobs": 2}, prefix="answer_")
+    (row,) = answer(pyarrow.table({"prompt": ["hello"]})).to_pylist()
+    choice = json.loads(row["answer_response"])["choices"][0]
+    assert choice["text"] == row["answer_text"]
+    assert len(choice["logprobs"]["tokens"]) == row["answer_num_tokens"]
+
+
+def test_whole_numbers_that_came_as_floats(completions: Any, make_llama: MakeLlama) -> None:
+    """Ray's `read_json` makes them, if some rows lack one."""
+    pyarrow = imported("pyarrow")
+    numbers = {"seed": [7.0, None, float("nan"), 2.5, 2.0**60], "top_k": [5.0, None, 40.0, 40.0, 40.0]}
+    answer = completions(arguments={"max_tokens": 4}, row_arguments=list(numbers))
+    found = answer(pyarrow.table({"prompt": ["hello"] * 5, **numbers})).to_pylist()
+    alone = make_llama(n_ctx=128)
+    for row, (seed, top_k) in zip(found, [(7, 5), (0, 40), (0, 40)], strict=False):
+        expected = alone.create_completion("hello", max_tokens=4, seed=seed, top_k=top_k)
+        assert (row["error"], row["text"]) == ("", expected["choices"][0]["text"])
+    assert found[0]["seed"] == 7.0, "as it was"
+    assert "seed=2.5" in found[3]["error"]
+    assert "seed=1.15" in found[4]["error"], "its last digits may be lost"
+
+
 def test_columns_have_one_type_in_all_batches(completions: Any) -> None:
     pyarrow = imported("pyarrow")
     answer = completions(arguments={"max_tokens": 2})

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 import struct
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,12 +164,22 @@ def test_the_command_looks_first(model: Path, tmp_path: Path, capsys: pytest.Cap
         ((str(model), "Q8_0", "-o", str(tmp_path)), "is a folder: name a file in it"),
         ((str(model), "Q8_0", "-o", ""), "is a folder: name a file in it"),
         ((str(model), "Q8_0", "-o", str(model)), "is the input: name another one"),
+        ((str(model), "Q8_0", "-o", str(tmp_path / "o\udcff.gguf")), "o\\udcff.gguf' is not UTF-8: name another one"),
         ((str(tmp_path), "Q8_0"), "is not a file"),
         ((".", "Q8_0"), ". is not a file"),
     ):
         assert cli.main(["quantize", *line]) == 1
         assert why in capsys.readouterr().err
     assert model.read_bytes() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no file can have such a name")
+def test_a_name_that_is_not_utf_8_is_not_given_to_a_new_file(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    renamed = model.rename(model.with_name("m\udcff.gguf"))
+    assert cli.main(["quantize", str(renamed), "Q8_0", "-t", "1"]) == 1
+    assert r"m\udcff-q8_0.gguf' is not UTF-8" in capsys.readouterr().err
+    assert cli.main(["quantize", str(renamed), "Q8_0", "-t", "1", "-o", str(model)]) == 0
+    assert Q8_0 in tensor_types(model)
 
 
 def test_a_file_that_was_cut_off_is_to_be_got_again(model: Path, tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
 import pytest
+import tiny_models as tiny
 from needed import imported
 
 imported("fastapi")
@@ -23,10 +24,11 @@ openai = imported("openai")
 from served import Served, send, serving  # needs the extra
 
 import specllama
-from specllama import server
+from specllama import cli, server
+from specllama.commands import serve
 
 if TYPE_CHECKING:
-    from conftest import MakeLlama, TinyFiles
+    from conftest import MakeBase, MakeLlama, TinyFiles
 
 TEXTS = ["the cat sat on the dog", "no fox", "a dog and a cat"]
 
@@ -81,6 +83,8 @@ def test_token_ids(served: Served) -> None:
     tokens = [[5, 6, 7, 8], [9, 10]]
     found = vectors(served.post("/v1/embeddings", input=tokens))
     assert np.allclose(vectors(served.post("/v1/embeddings", input=tokens[1]))[0], found[1], atol=1e-4)
+    assert len(vectors(served.post("/v1/embeddings", input=[[5] * 200] * 100))) == 100
+    assert len(served.post("/embedding", content=[[5] * 200] * 100).json()) == 100
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -99,7 +103,9 @@ def test_what_is_refused(served: Served) -> None:
     for body, message in REFUSED:
         response = served.post("/v1/embeddings", **body)
         assert response.status_code == 400, response.text
-        assert message in response.json()["error"]["message"]
+        told = response.json()["error"]["message"]
+        assert message in told
+        assert "(-c)" not in told  # a client cannot do that, and a second model has limits of its own
     assert len(vectors(served.post("/v1/embeddings", input="the cat"))) == 1
 
 
@@ -165,19 +171,69 @@ def test_a_server_without(make_llama: MakeLlama) -> None:
     assert "start it with --embedding-model FILE" in response.json()["error"]["message"]
 
 
-def test_embedders_that_make_no_vector_of_a_text(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    """No embedding=True, a vector for each token, and a score."""
+def test_a_vector_that_is_not_finite_is_an_error(
+    make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llama_cpp.llama_get_embeddings_seq", lambda *_: [float("nan")] * 1000)
+    llm = make_llama(tiny_files.embedding, embedding=True)
+    with serving(llm) as served:
+        response = served.post("/v1/embeddings", input="a")
+    assert response.status_code == 500
+    assert "computes NaN" in response.json()["error"]["message"]
+
+
+def test_embedders_that_make_no_vector_of_a_text(make_llama: MakeLlama, tmp_path: Path) -> None:
+    """No embedding=True, a vector for each token, a score, and a model on which llama.cpp would end the process."""
     llm = make_llama()
     for options in ({}, {"embedding": True}):
         with pytest.raises(ValueError, match=r"create the Llama with embedding=True, and if .* pooling_type="):
             server.create_app(llm, name="tiny", embedder=make_llama(**options))
-    ranks: dict[str, Any] = {"embedding": True, "pooling_type": llama_cpp.LLAMA_POOLING_TYPE_RANK}
+    ranks = tiny.write_embedding_model(tmp_path / "reranker.gguf", 1, num_scores=1)
     with pytest.raises(ValueError, match="this model ranks, and makes no embeddings"):
-        server.create_app(llm, name="tiny", embedder=make_llama(tiny_files.embedding, **ranks))
+        server.create_app(llm, name="tiny", embedder=make_llama(ranks, embedding=True))
     with pytest.raises(ValueError, match="this model ranks, and makes no embeddings"):
-        server.open_embedder(str(tiny_files.embedding), n_ctx=64, verbose=False, pooling_type=ranks["pooling_type"])
-    with serving(make_llama(tiny_files.embedding, **ranks)) as served:
+        server.open_embedder(str(ranks), n_ctx=64, verbose=False)
+    with serving(make_llama(ranks, embedding=True)) as served:
         assert served.post("/v1/embeddings", input="a").status_code == 400
+    with pytest.raises(ValueError, match="has an encoder and a decoder"):
+        server.create_app(llm, name="tiny", embedder=make_llama(tiny.write_t5(tmp_path / "t5.gguf", 1), embedding=True))
+
+
+@pytest.mark.parametrize("name", ["llm", "embedder"])
+def test_what_is_no_llama_of_ours(make_llama: MakeLlama, make_base: MakeBase, name: str) -> None:
+    for other, kind in ((make_base(embedding=True), "llama_cpp.llama.Llama"), ("nomic.gguf", "builtins.str")):
+        given: dict[str, Any] = {"llm": make_llama(), name: other}
+        with pytest.raises(TypeError, match=f"^{name} is a {kind}: open it with specllama.Llama$"):
+            server.create_app(given.pop("llm"), name="tiny", **given)
+
+
+def test_the_same_llama_answers_and_embeds(make_llama: MakeLlama) -> None:
+    """A request waits for the other kind, too."""
+    llm = make_llama(embedding=True, pooling_type=1, n_batch=256)
+    with serving(llm, embedder=llm, max_waiting=64) as served, ThreadPoolExecutor(8) as pool:
+        assert served.app.state.embedding_worker is served.app.state.worker
+        asked = [pool.submit(served.post, "/v1/embeddings", input=TEXTS) for _ in range(10)]
+        texts = [pool.submit(served.complete) for _ in range(5)]
+        assert {vectors(future.result()).shape[0] for future in asked} == {3}
+        assert len({future.result()["choices"][0]["text"] for future in texts}) == 1
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(0, 2048), (600, 600), (8192, 8192), (60_000, 8192)])
+def test_the_size_of_a_second_model(
+    tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, asked: int, expected: int
+) -> None:
+    """It reads a text in one batch, for which the chat's context can be far too large."""
+    opened: list[dict[str, Any]] = []
+    monkeypatch.setattr(server, "open_embedder", lambda path, **options: opened.append(options))
+    trained = {"bert.context_length": 100_000}
+    for values, most in ((trained, expected), ({"bert.context_length": 512}, 512), ({}, expected)):
+        values = {"general.architecture": b"bert", **values}
+        monkeypatch.setattr("specllama.models.gguf_values.read_without_texts", lambda path, found=values: (found, None))
+        arguments = cli.build_parser().parse_args(
+            ["serve", "-m", "x.gguf", "-c", str(asked), "--embedding-model", str(tiny_files.embedding)]
+        )
+        serve._opened_embedder(arguments)
+        assert (opened[-1]["n_ctx"], opened[-1]["n_batch"]) == (most, most)
 
 
 def test_the_option(tiny_files: TinyFiles) -> None:
@@ -185,7 +241,18 @@ def test_the_option(tiny_files: TinyFiles) -> None:
 
     import httpx
 
-    command = [sys.executable, "-m", "specllama.cli", "serve", "-m", str(tiny_files.target), "-c", "256", "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "specllama.cli",
+        "serve",
+        "-m",
+        str(tiny_files.target),
+        "-c",
+        "70000",
+        "--port",
+        "0",
+    ]
     command += ["--embedding-model", str(tiny_files.embedding)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

@@ -96,6 +96,7 @@ HUGE: dict[str, tuple[str, bytes, int, str]] = {
         "exceed context window",
     ),
     "tools": ("/v1/chat/completions", body(messages=HI, tools=[{}] * 20_000), 413, "more than 16384 values"),
+    "items": ("/v1/responses", body(input=HI * 10_000), 413, "more than 16384 values"),
     "digits": (
         *("/v1/completions", b'{"prompt": "a", "seed": ' + b"1" * 5000 + b"}", 400),
         "a number has more than 4300 digits: send a smaller one",

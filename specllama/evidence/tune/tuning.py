@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from specllama.cost_curve import CostCurve, kept_sizes, measure_cost_curve
 from specllama.evidence.machine import describe_machine, without_home
+from specllama.evidence.plan import require_at_least
+from specllama.llama import require_ours
 
 from .choices import Plan, TuneResult
 
@@ -37,11 +39,15 @@ def run(llm: Llama, *, repeats: int = 7, n_past: int = 128, on_progress: OnProgr
         on_progress: called after every decode.
 
     Raises:
+        TypeError: the Llama is not ours, or a number is not an integer.
         ValueError: the largest batch does not fit into the context, a model cannot roll back, or an argument is out of
             range.
         ClosedError: the Llama is closed.
         BusyError: the Llama generates in another thread.
     """
+    require_ours(llm)
+    require_at_least(1, repeats=repeats)
+    require_at_least(0, n_past=n_past)
     curves: dict[str, CostCurve] = {}
     notes: list[str | None] = []
     with llm.engine.direct():  # so that no other thread generates meanwhile
@@ -49,9 +55,7 @@ def run(llm: Llama, *, repeats: int = 7, n_past: int = 128, on_progress: OnProgr
             curves[role] = _measured(model, role, llm.max_draft_tokens + 1, repeats, n_past, on_progress)
             notes += [on_noise(curves[role]), _keep(llm, undisturbed(curves[role]))]
         llm.reset()
-    draft = llm.engine.draft
-    if draft is not None and not draft.is_paced:
-        notes.append(f"the plan is lookup's: {draft.label} drafts what it has, paying or not; bench says what it gains")
+    notes.append(_on_unmeasured(llm, len(curves) - 1))
     return TuneResult(
         curves=curves,
         plans=_plans(curves),
@@ -59,6 +63,18 @@ def run(llm: Llama, *, repeats: int = 7, n_past: int = 128, on_progress: OnProgr
         settings={"repeats": repeats, "n_past": n_past},
         machine=describe_machine(llm),
     )
+
+
+def _on_unmeasured(llm: Llama, num_measured: int) -> str | None:
+    """A note if a draft is not among the curves; else None."""
+    draft = llm.engine.draft
+    if draft is None or draft.given == "lookup":
+        return None
+    if not draft.is_paced:
+        return f"the plan is lookup's: {draft.label} drafts what it has, paying or not; bench says what it gains"
+    if num_measured == (len(draft.given) if isinstance(draft.given, list) else 1):
+        return None
+    return f"{draft.label}: a head's cost is learned while generating, so it has no plan; bench says what it gains"
 
 
 def undisturbed(curve: CostCurve) -> CostCurve:

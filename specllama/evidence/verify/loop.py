@@ -16,6 +16,12 @@ PENALTIES = {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty"
 """The penalties, with the values that change nothing."""
 
 
+def options_of(request: Request) -> dict[str, Any]:
+    """The options of a request's sampler chain, but for DRY, with which a distribution depends on the prompt, too."""
+    more = request.options.samplers.values
+    return {**request.chain, **{name: value for name, value in more.items() if not name.startswith("dry_")}}
+
+
 class Loop:
     """Generates tokens as ``create_completion`` does.
 
@@ -31,7 +37,7 @@ class Loop:
         self.gamma = num_draft_tokens
         self.sampler = self.request([0], "block", 0)
         """A request whose sampler chain makes probabilities of logits, for any text."""
-        self.chain: dict[str, Any] = {**self.sampler.chain, "logit_bias": self.sampler.logit_bias}
+        self.chain: dict[str, Any] = {**options_of(self.sampler), "logit_bias": self.sampler.logit_bias}
         """All parameters of the chain, also llama_cpp's defaults."""
         self.has_penalties = any(self.chain[name] != value for name, value in PENALTIES.items())
         """Whether the choice of a token depends on tokens that were generated before it in the same call."""

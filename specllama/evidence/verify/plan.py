@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specllama.engine import RULES, NumDraftTokens, checked_seed
 from specllama.evidence.plan import checked_gamma, require_at_least
+from specllama.llama import require_ours
 
-from .loop import Loop
+from .loop import Loop, options_of
 
 if TYPE_CHECKING:
     from specllama import Llama
@@ -44,15 +45,19 @@ class Plan:
 
         Raises:
             ValueError: there is no draft, or it cannot be used; a value out of range.
-            TypeError: an option that the sampler chain does not have.
+            TypeError: an option that the sampler chain does not have, or a value of another type.
+            ClosedError: the Llama is closed.
         """
-        plan = cls(checked_gamma(llm, num_draft_tokens), tuple(seeds), rules=tuple(rules), **known)
+        require_ours(llm)
+        llm.engine.model.require_open()
+        seeds, rules = _listed("seeds", seeds, "[1, 2]"), _listed("rules", rules, "['block']")
+        plan = cls(checked_gamma(llm, num_draft_tokens), seeds, rules=rules, **known)
         if llm.engine.why_plain is not None:
             raise ValueError(f"there is nothing to verify: {llm.engine.why_plain}, so all text is decoded plainly")
         if plan.gamma >= llm.n_batch:
             raise ValueError(
                 f"a round of num_draft_tokens={plan.gamma} and one more does not fit n_batch={llm.n_batch}: "
-                "draft fewer, or create the Llama with a larger n_batch"
+                "draft fewer, or create the Llama with a larger n_batch, which is at most n_ctx (-c)"
             )
         require_at_least(2, max_tokens=plan.max_tokens)
         require_at_least(1, samples=plan.samples, num_contexts=plan.num_contexts)
@@ -66,13 +71,19 @@ class Plan:
         return _USUAL_GAMMA if self.num_draft_tokens == "auto" else self.num_draft_tokens
 
 
+def _listed(name: str, given: Any, example: str) -> tuple[Any, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(f"{name}={given!r:.100} must be a list, such as {example}")
+    return tuple(given)
+
+
 def _require_seeds_and_rules(seeds: Sequence[int], rules: Sequence[str]) -> None:
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds={list(seeds)}: give at least one, each of them once")
     for seed in seeds:
         if checked_seed(seed) is None:
             raise ValueError(f"seed={seed} means a random one: give another, so that both texts share it")
-    if not rules or not set(rules) <= RULES.keys():
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds={list(seeds)}: give at least one, each of them once")
+    if not rules or not all(rule in list(RULES) for rule in rules):
         raise ValueError(f"rules={list(rules)}: give some of {', '.join(RULES)}")
 
 
@@ -81,9 +92,13 @@ def _require_sampling(llm: Llama, sampling: dict[str, Any], gamma: int) -> None:
         raise ValueError(
             "there is nothing to verify: mirostat is applied by llama.cpp's sampler, so such text is decoded plainly"
         )
-    of_chain = llm.engine.request([0]).chain.keys() - {"penalty_last_n"}  # it belongs to the Llama, not to a call
-    for name in sampling.keys() - {"logit_bias", *of_chain}:
-        raise TypeError(f"{name}={sampling[name]!r} is no option of the sampler chain")
+    known = options_of(llm.engine.request([0])).keys() - {"penalty_last_n"}  # it belongs to the Llama, not to a call
+    known |= {"logit_bias"}
+    for name in sampling.keys() - known:
+        raise TypeError(
+            f"{name}={sampling[name]!r} is no option of the sampler chain: those that can be verified are "
+            f"{', '.join(sorted(known))}"
+        )
     loop = Loop(llm, sampling, gamma)
     loop.sampler.sampler()  # raises for values that are not numbers
     if loop.chain["temperature"] == 0:

@@ -10,9 +10,10 @@ from specllama.stats import Stats
 from .batches import NUM_ROWS
 from .loop import PENALTIES
 from .rounding import SAFETY
-from .verdicts import Difference, SamplingTest, TextComparison, VerifyResult
+from .verdicts import Difference, SamplingTest, TextComparison, TokenTest, VerifyResult
 
 _NEUTRAL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, **PENALTIES}
+_NEUTRAL |= {"xtc_probability": 0.0, "top_n_sigma": -1.0, "dynatemp_range": 0.0}
 
 
 def to_text(result: VerifyResult) -> str:
@@ -21,7 +22,8 @@ def to_text(result: VerifyResult) -> str:
     parts += [_sampling(result)] if result.sampling else []
     parts += [_tokens(result)] if result.tokens else []
     parts += [_batches(result)] if result.batches else []
-    if remarks := [*result.notes, *(f"FAILED: {problem}" for problem in result.problems)]:
+    untested = [f"NOT TOLD: {reason}" for reason in result.untested]
+    if remarks := [*result.notes, *untested, *(f"FAILED: {problem}" for problem in result.problems)]:
         parts.append(notes_text(remarks))
     return "\n\n".join([*parts, _verdict(result)])
 
@@ -103,7 +105,7 @@ def _sampling(result: VerifyResult) -> str:
             f"{test.chi_square:.1f}",
             f"{test.p_value:.2g}",
             f"{test.rounding:.2g}",
-            "FAILED" if test.problems else "agree",
+            _test_verdict(test),
         ]
         for test in result.sampling
     ]
@@ -128,7 +130,7 @@ def _tokens(result: VerifyResult) -> str:
             _accepted(test.stats),
             f"{test.chi_square:.1f}",
             f"{test.p_value:.2g}",
-            "FAILED" if test.problems else "agree",
+            _test_verdict(test),
         ]
         for test in result.tokens
     ]
@@ -136,6 +138,10 @@ def _tokens(result: VerifyResult) -> str:
         "Whole texts, which have every draft position and many rounds: the place of each token in the target's exact\n"
         f"distribution there, in ten cells of equal probability\n\n{table(titles, rows, left=titles[:1])}"
     )
+
+
+def _test_verdict(test: SamplingTest | TokenTest) -> str:
+    return "FAILED" if test.problems else "NOT TOLD" if test.untested else "agree"
 
 
 def _power(tests: list[SamplingTest], level: float) -> str:
@@ -169,11 +175,15 @@ def _verdict(result: VerifyResult) -> str:
     count = len(result.problems)
     if count:
         return f"FAILED: {count} problem{'s' if count > 1 else ''}, see above"
+    count = len(result.untested)
     if result.interrupted:
+        holds = f"no problem found, {count} not told, see above" if count else "all of these hold"
         return (
             f"INTERRUPTED: texts so far {len(result.texts)}, sets of samples {len(result.sampling)}, rules with whole "
-            f"texts {len(result.tokens)}; all of these hold, and the rest was not looked at"
+            f"texts {len(result.tokens)}; {holds}, and the rest was not looked at"
         )
+    if count:
+        return f"NOT TOLD: {count} part{'s' if count > 1 else ''}, see above; all others hold"
     ties = result.num_near_ties
     near = f" but for {ties} near-tie{'s' if ties > 1 else ''}" if ties else ""
     count = len(result.sampling)

@@ -31,6 +31,8 @@ class Context:
     spread: float
     """How open the next two tokens are: the sum of their entropies in nats. All tokens that are too rare to be counted
     are one outcome."""
+    drafts: bool
+    """Whether something is drafted there."""
 
     @property
     def tokens(self) -> list[int]:
@@ -39,12 +41,14 @@ class Context:
 
 
 def most_open_context(
-    loop: Loop, prompt_id: str, prompt: RenderedPrompt, text: Sequence[int], num_samples: int
+    loop: Loop, prompt_id: str, prompt: RenderedPrompt, text: Sequence[int], rule: str, num_samples: int
 ) -> Context:
-    """The place in a text at which the next two tokens are most open, as far as `num_samples` samples can tell.
+    """Of the places in a text at which something is drafted, the one at which the next two tokens are most open.
 
-    An answer often begins with tokens that are nearly certain, and where the target is certain, the loop can hardly be
-    wrong. The place is chosen by the target alone, never by samples, so that it favours no outcome of the test.
+    How open they are is judged as far as `num_samples` samples can tell. An answer often begins with tokens that are
+    nearly certain, and where the target is certain, the loop can hardly be wrong. The place is chosen by the target and
+    by whether there is a draft (lookup has none at most places), never by samples, so that it favours no outcome of the
+    test.
     """
     with loop.llm.engine.direct() as direct:
         direct.prefill(prompt.tokens[:-1])
@@ -52,8 +56,12 @@ def most_open_context(
     spreads = [_spread(loop.sampler.probabilities(row), num_samples) for row in rows]
     # The last token may have ended the text, so the place after it is left out.
     pairs = [one + other for one, other in itertools.pairwise(spreads[:-1])] or [spreads[0]]
-    best = int(np.argmax(pairs))
-    return Context(prompt_id, list(prompt.tokens), list(text[:best]), pairs[best])
+    order = [int(place) for place in np.argsort(-np.array(pairs), kind="stable")]
+    history = [*prompt.tokens, *text]
+    drafting = (at for at in order if loop.take(history[: len(prompt.tokens) + at], rule, 0, 1)[1].num_drafts)
+    found = next(drafting, None)
+    best = order[0] if found is None else found
+    return Context(prompt_id, list(prompt.tokens), list(text[:best]), pairs[best], found is not None)
 
 
 def _spread(probs: Floats, num_samples: int) -> float:

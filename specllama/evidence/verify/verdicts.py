@@ -10,9 +10,9 @@ from specllama.stats import Stats
 
 
 class Verdict(Data, abc.ABC):
-    """A result that passes or fails."""
+    """A result that passes, fails, or cannot be told."""
 
-    computed = ("passed",)
+    computed = ("passed", "untested")
 
     @property
     @abc.abstractmethod
@@ -20,9 +20,14 @@ class Verdict(Data, abc.ABC):
         """Why it failed; empty if it passed."""
 
     @property
+    def untested(self) -> list[str]:
+        """Why it could not be told; empty if it could."""
+        return []
+
+    @property
     def passed(self) -> bool:
-        """Whether it passed."""
-        return not self.problems
+        """Whether it could be told, and passed."""
+        return not self.problems and not self.untested
 
 
 def _fallbacks(stats: Stats) -> list[str]:
@@ -112,13 +117,21 @@ class _LoopTest(Verdict):
     def problems(self) -> list[str]:
         """Why it failed; empty if the target can have drawn all of it."""
         reasons = _fallbacks(self.stats)
-        if self.stats.num_drafts == 0:
-            reasons.append("nothing was drafted, so nothing was tested")
         if self.p_value < self.level:
             reasons.append(f"this is not how the target's distribution looks, p = {self.p_value:.1g}")
         if self.num_impossible:
             reasons.append(f"{self.num_impossible} are none that the target's sampler chain allows")
-        return reasons
+        return [f"{self.name}: {reason}" for reason in reasons]
+
+    @property
+    def untested(self) -> list[str]:
+        """Why it could not be told; empty if something was drafted."""
+        return [] if self.stats.num_drafts else [f"{self.name}: nothing was drafted, so nothing was tested"]
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """The name of what was tested, for messages."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,12 +156,18 @@ class SamplingTest(_LoopTest):
     """Whether the sampler chain leaves no choice here. Any other token would have counted as impossible."""
 
     @property
-    def problems(self) -> list[str]:
-        """Why it failed; empty if the target can have drawn the samples."""
-        reasons = super().problems
+    def untested(self) -> list[str]:
+        """Why it could not be told; empty if something was drafted, and outcomes were counted apart."""
+        reasons = super().untested
         if self.num_cells < 2 and not self.is_certain:
-            reasons.append("no outcome is likely enough to be counted apart: draw more samples, or take other prompts")
-        return [f"samples of {self.prompt_id} under {self.rule}: {reason}" for reason in reasons]
+            cause = "no outcome is likely enough to be counted apart: draw more samples, or take other prompts"
+            reasons.append(f"{self.name}: {cause}")
+        return reasons
+
+    @property
+    def name(self) -> str:
+        """The name of the samples, for messages."""
+        return f"samples of {self.prompt_id} under {self.rule}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,9 +181,9 @@ class TokenTest(_LoopTest):
     num_tokens: int
 
     @property
-    def problems(self) -> list[str]:
-        """Why it failed; empty if the target can have drawn the texts."""
-        return [f"tokens of the texts sampled under {self.rule}: {reason}" for reason in super().problems]
+    def name(self) -> str:
+        """The name of the texts, for messages."""
+        return f"tokens of the texts sampled under {self.rule}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +210,7 @@ class BatchTest(Verdict):
 class VerifyResult(Result):
     """The result of a verification, with all its parts."""
 
-    computed = ("passed", "problems", "notes")
+    computed = ("passed", "problems", "untested", "notes")
 
     texts: list[TextComparison]
     sampling: list[SamplingTest]
@@ -201,21 +220,30 @@ class VerifyResult(Result):
 
     @property
     def problems(self) -> list[str]:
-        """Why it failed; empty if all parts passed."""
-        parts: list[Verdict] = [*self.texts, *self.sampling, *self.tokens, *self.batches]
-        problems = [problem for part in parts for problem in part.problems]
+        """Why it failed; empty if nothing was found that does not hold."""
+        problems = [problem for part in self._parts for problem in part.problems]
         if self.batches and self.num_near_ties:
             problems.append(
                 f"texts: {self.num_near_ties} split at near-ties, although the logits are the same bits in every batch"
             )
-        if not self.interrupted and not any(text.stats.num_drafts for text in self.texts):
-            problems.append("texts: nothing was drafted, so nothing was compared")
         return problems
 
     @property
+    def untested(self) -> list[str]:
+        """What could not be told, and why; empty if all parts could."""
+        untested = [reason for part in self._parts for reason in part.untested]
+        if not self.interrupted and not any(text.stats.num_drafts for text in self.texts):
+            untested.append("texts: nothing was drafted, so nothing was compared")
+        return untested
+
+    @property
     def passed(self) -> bool:
-        """Whether all parts were done, and all passed."""
-        return not self.interrupted and not self.problems
+        """Whether all parts were done, and all passed: False, too, where something could not be told."""
+        return not self.interrupted and not self.problems and not self.untested
+
+    @property
+    def _parts(self) -> list[Verdict]:
+        return [*self.texts, *self.sampling, *self.tokens, *self.batches]
 
     @property
     def num_near_ties(self) -> int:

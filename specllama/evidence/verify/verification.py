@@ -75,15 +75,15 @@ class Verification:
         max_tokens: the length of each text.
         samples: the number of pairs for each context and rule.
         num_contexts: the number of contexts of part 2. They are places in the texts of part 1, one for each prompt,
-            where the target is least certain of what comes next.
+            where something is drafted, and the target is least certain of what comes next.
         rules: the acceptance rules of parts 2 and 3.
         num_draft_tokens: gamma, or "auto"; None for the Llama's own. With "auto" the samples draft 4 tokens, because
             samples without a draft would prove nothing.
-        sampling: options of ``create_completion`` for the sampler chain; missing ones have their defaults.
+        sampling: options of ``create_completion`` for the sampler chain, but for DRY; missing ones have their defaults.
 
     Raises:
         ValueError: there is no draft, or it cannot be used; an argument out of range; a prompt that does not fit.
-        TypeError: an option that the sampler chain does not have.
+        TypeError: an option that the sampler chain does not have, or an argument of another type.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Verification:
             self._compare(f"texts of prompt {number}/{len(self._questions)}", prompt.id, rendered)
             for number, (prompt, rendered) in enumerate(self._questions, 1)
         ]
-        contexts.sort(key=lambda context: -context.spread)
+        contexts.sort(key=lambda context: (not context.drafts, -context.spread))
         for number, context in enumerate(contexts[: self._num_contexts]):
             self._check_pairs(number, context)
         for number, rule in enumerate(self._plan.rules):
@@ -187,7 +187,7 @@ class Verification:
                 drafted = mode.answer(prompt, plan.max_tokens, plan.gamma)
             self._texts.append(compare(mode, prompt_id, prompt, tokens, drafted))
             self._advance(step, plan.max_tokens)
-        return most_open_context(self._loop, prompt_id, prompt, plain[1], plan.samples)
+        return most_open_context(self._loop, prompt_id, prompt, plain[1], plan.rules[0], plan.samples)
 
     def _check_pairs(self, number: int, context: Context) -> None:
         """Test the pairs after one context under every rule."""
