@@ -242,7 +242,7 @@ def _methods(data: Path, weights: str) -> str:
     rows = []
     for key, found in present(data, names).items():
         name, kind = names[key]
-        runs = [run["end_to_end_speedup"] for run in found["runs"] if run["mode"] == "auto"]
+        runs = _whole_gains(found)
         row = _row(found["summary"])
         rows.append(
             [
@@ -256,6 +256,11 @@ def _methods(data: Path, weights: str) -> str:
         )
     titles = "draft|prompts|whole calls over plain|without the prompt|accepted|tokens a round"
     return table(titles.split("|"), rows, 2)
+
+
+def _whole_gains(found: Json) -> list[float]:
+    """The gain of a draft over plain decoding in whole calls, for each prompt."""
+    return [run["end_to_end_speedup"] for run in found["runs"] if run["mode"] == "auto"]
 
 
 def recipes(data: Path) -> str:
@@ -272,22 +277,20 @@ def sibling_losses(data: Path) -> str:
 def kinds_of_drafts(data: Path) -> str:
     """What each kind of train-draft gave for one text."""
     whole = {f"method-{kind}-{prompts}-q4_k_m": (kind, prompts) for kind in TRAINED for prompts in SETS}
-    gains = {
-        whole[name]: statistics.mean(run["end_to_end_speedup"] for run in found["runs"] if run["mode"] == "auto")
-        for name, found in present(data, whole).items()
-    }
+    gains = {whole[name]: f"{statistics.mean(_whole_gains(found)):.2f}" for name, found in present(data, whole).items()}
     rows = [
         [
             f"`{run['recipe']}`",
-            f"{run['bytes']['Q4_0'] / MIB:.0f} MiB",
+            f"{run['learned']:,}",
+            f"{run['bytes']['Q4_0'] / MIB:.0f} MiB" if run["bytes"] else "",
             f"{run['seconds'] / 60:.0f} min",
             *(" / ".join(f"{share:.0%}" for share in run[name]) for name in ("greedy", "sampled")),
-            *(f"{gains[run['recipe'], prompts]:.2f}" for prompts in ("humaneval", "spec-bench")),
+            *(gains.get((run["recipe"], prompts), "") for prompts in ("humaneval", "spec-bench")),
         ]
         for run in load(data, "training-kinds")["runs"]
     ]
-    titles = "kind|file|processor time|right at steps 1, 2, 3|accepted at temperature 1|HumanEval|Spec-Bench"
-    return table(titles.split("|"), rows)
+    titles = "kind|learned tokens|file|processor time|right at steps 1, 2, 3|accepted at temperature 1"
+    return table([*titles.split("|"), "HumanEval", "Spec-Bench"], rows)
 
 
 def _trainings(title: str, runs: list[dict[str, Any]]) -> str:
@@ -681,8 +684,8 @@ TABLES = {
     function.__name__.replace("_", "-"): function
     for function in (
         whole_headline, whole_calls, whole_categories, limits, instruction_sets, tools, speedups, methods,
-        methods_at_7b, sources, recipes, sibling_losses, details, categories, batches, behind_2000, long_contexts,
-        gains, mixtures, ceilings, accuracy, perplexity, loading, splits, many_texts, text_memory, llama_server,
+        methods_at_7b, sources, recipes, sibling_losses, kinds_of_drafts, details, categories, batches, behind_2000,
+        long_contexts, gains, mixtures, ceilings, accuracy, perplexity, loading, splits, many_texts, text_memory, llama_server,
         overhead, earlier_texts, lookup_cost, json_schemas, ik_llama_cpp, ik_llama_cpp_prompts, compatibility, states,
         machines,
     )

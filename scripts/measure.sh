@@ -8,7 +8,7 @@
 #                           Only by name: a processor may lack it
 #   costs-mixture-TYPE      T(n) of a mixture with random weights (scripts/mixture.py); TYPE is q4_k or mxfp4
 #   costs-2000-TYPE, costs-2000-flash-TYPE  T(n) behind 2,000 tokens, without flash attention and with it
-#   long-contexts-TYPE      T(1), T(8) and prompts behind 128 to 8,000 tokens; only by name
+#   long-contexts-TYPE      T(1), T(8) and prompts behind 128 to 16,000 tokens; only by name
 #   kinds-TYPE-WAY          specllama bench, eight kinds of text; WAY is ours or theirs, whose kernels run (f16: theirs only)
 #   whole-humaneval-TYPE    whole calls, prompts included, against llama_cpp.Llama; TYPE may be 7b, too: the file DEEPENED
 #   whole-spec-bench-TYPE   (scripts/deepen.py makes it; 7b takes 10 minutes), and is measured only by name
