@@ -685,9 +685,9 @@ TABLES = {
     for function in (
         whole_headline, whole_calls, whole_categories, limits, instruction_sets, tools, speedups, methods,
         methods_at_7b, sources, recipes, sibling_losses, kinds_of_drafts, details, categories, batches, behind_2000,
-        long_contexts, gains, mixtures, ceilings, accuracy, perplexity, loading, splits, many_texts, text_memory, llama_server,
-        overhead, earlier_texts, lookup_cost, json_schemas, ik_llama_cpp, ik_llama_cpp_prompts, compatibility, states,
-        machines,
+        long_contexts, gains, mixtures, ceilings, accuracy, perplexity, loading, splits, many_texts, text_memory,
+        llama_server, overhead, earlier_texts, lookup_cost, json_schemas, ik_llama_cpp, ik_llama_cpp_prompts,
+        compatibility, states, machines,
     )
 }  # fmt: skip
 """The functions, by the names in the pages."""
