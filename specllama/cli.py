@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import logging
 import math
 import os
@@ -15,7 +14,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from specllama import __version__
 from specllama.commands import (
@@ -219,19 +218,7 @@ def _replace_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None or getattr(stream, "closed", False):
-            null = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115  # until the process ends
-            setattr(sys, name, _ClosedStdout(null) if name == "stdout" else null)
-
-
-class _ClosedStdout(io.TextIOBase):
-    """Stands for a closed stdout, and fails where something is printed: a result must not be lost without an error."""
-
-    def __init__(self, null: IO[Any]) -> None:
-        self._null = null
-
-    def write(self, text: str) -> int:
-        """Fail, as on a full disk."""
-        raise OSError("the result cannot be printed: stdout is closed")
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # until the process ends
 
 
 def _flush_or_forget_stdout() -> None:
