@@ -30,19 +30,17 @@ from specllama import Engine, Llama
 from specllama.backend.cpu import cpu_name
 from specllama.engine.hidden import FINAL
 from specllama.models import catalog
-from specllama.models.head_kinds import OF_A_SMALL_MODEL, OF_THE_FINAL_STATE, PARALLEL, SIBLING, TRAINED
+from specllama.models.head_kinds import OF_A_SMALL_MODEL, SIBLING, TRAINED
 from specllama.training.file import write_head
 from specllama.training.fit import SIBLINGS, Recipe, fit, recipe_of
 from specllama.training.optimizer import Muon
-from specllama.training.parallel import read_parallel
 from specllama.training.plan import num_rows
 from specllama.training.progress import SILENT
 from specllama.training.shards import write_shards
-from specllama.training.sibling import SiblingStart, read_sibling
 from specllama.training.target import Target, read_target
 from specllama.training.text import Text, Writer, read_texts
 from specllama.training.torch_here import use_threads
-from specllama.training.train import Budget, counted_rows
+from specllama.training.train import Budget, begun_for, counted_rows, require_usable
 from specllama.training.work import Work
 
 if TYPE_CHECKING:
@@ -170,16 +168,9 @@ class Experiment:
 
     def __post_init__(self) -> None:
         """Read the model, and the small model."""
-        self.target = read_target(catalog.resolve(self.model))
-        self.start: SiblingStart | None = None
-        if self.kind in OF_A_SMALL_MODEL:
-            if self.small is None:
-                raise SystemExit(f"--kinds {self.kind} needs --draft")
-            read = read_parallel if self.kind == PARALLEL else read_sibling
-            self.start = read(catalog.resolve(self.small), self.target)
-            self.target = dataclasses.replace(self.target, layers=self.start.layers)
-        elif self.kind in OF_THE_FINAL_STATE:
-            self.target = dataclasses.replace(self.target, layers=(FINAL,))
+        small = catalog.resolve(self.small) if self.small and self.kind in OF_A_SMALL_MODEL else None
+        require_usable(self.kind, None, small)
+        self.target, self.start = begun_for(read_target(catalog.resolve(self.model)), None, small, self.kind)
         states = "none" if self.start else ",".join(map(str, self.target.layers))
         asked = {"experiments": self.tokens, "states": states}
         self.work = Work(self.target.weights, {"text": [], "answer": Budget(tokens=1).answer}, asked)

@@ -28,8 +28,6 @@ def sampled(llama: EngineLlama, arguments: dict[str, Any]) -> int:
     """
     sampling, row = sampling_of(arguments), _row(llama, arguments["idx"])
     constraint = constraint_of(arguments["grammar"])
-    if constraint is not None:
-        constraint.over(llama.engine.model)  # refuses a grammar that cannot be parsed, on which llama.cpp would crash
     if not llama_cpp.llama_get_logits_ith(llama._ctx.ctx, row):
         raise ValueError(
             f"idx={arguments['idx']}: the context has no logits of this token. It keeps those of the last one that "

@@ -164,11 +164,7 @@ def trained(
     for one in models:
         _require_sound(one)
     target = read_target(path)
-    begun = _begun(target, start, small, kind)
-    if begun is not None:
-        target = dataclasses.replace(target, layers=begun.layers)
-    elif kind in OF_THE_FINAL_STATE:
-        target = dataclasses.replace(target, layers=(FINAL,))
+    target, begun = begun_for(target, start, small, kind)
     texts = {"text": [_named(name) for name in text], "answer": budget.answer}
     asked = {"budget": dataclasses.asdict(budget), "output": str(destination.absolute())}
     if start is not None:
@@ -223,14 +219,31 @@ def _require_sound(model: str) -> None:
     specllama.Llama(model, vocab_only=True, verbose=False).close()
 
 
-def _begun(target: Target, start: str | os.PathLike[str] | None, small: str | None, kind: str) -> AnyStart | None:
-    """What the training starts from; None for a new head."""
+def begun_for(
+    target: Target, start: str | os.PathLike[str] | None, small: str | None, kind: str
+) -> tuple[Target, AnyStart | None]:
+    """The target with the layers that a draft of this kind reads, and what the training starts from.
+
+    Args:
+        target: the target.
+        start: the head that is trained further; None for none.
+        small: the path of the small model that learns; None for none.
+        kind: one of `head_kinds.TRAINED`.
+
+    Returns:
+        The target, and the start; None for a new head.
+    """
+    begun: AnyStart | None = None
     if small is not None:
         from .parallel import read_parallel
         from .sibling import read_sibling
 
-        return (read_parallel if kind == PARALLEL else read_sibling)(small, target)
-    return None if start is None else read_start(os.fspath(start), target)
+        begun = (read_parallel if kind == PARALLEL else read_sibling)(small, target)
+    elif start is not None:
+        begun = read_start(os.fspath(start), target)
+    elif kind in OF_THE_FINAL_STATE:
+        return dataclasses.replace(target, layers=(FINAL,)), None
+    return target if begun is None else dataclasses.replace(target, layers=begun.layers), begun
 
 
 class _Training:
