@@ -194,9 +194,9 @@ void FlashAttention::merge_parts(const ggml::ComputeParams & params) const {
 
 void FlashAttention::attend_to_units(const ggml::ComputeParams & params) const {
     // Some units go through the cache together, so that a chunk is fetched once for all of them.
-    const int64_t size = std::clamp<int64_t>(num_units_ / (2 * params.nth), 1, kMostTogether);
+    const int64_t size = std::clamp(num_units_ / (2 * int64_t{params.nth}), int64_t{1}, int64_t{kMostTogether});
     uint8_t * all = room_of(params);
-    std::array<kernels::Queries, kMostTogether> queries;
+    std::array<kernels::Queries, kMostTogether> queries = {};
     for (int64_t first = params.ith * size; first < num_units_; first += params.nth * size) {
         const int64_t count = std::min(size, num_units_ - first);
         for (int64_t i = 0; i < count; ++i) {
