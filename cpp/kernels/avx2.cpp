@@ -7,6 +7,18 @@ namespace specllama::kernels {
 namespace {
 
 struct Avx2 : Avx2Lanes {
+    // How many sums of dot_pairs may be added in 16 bits. largest: the largest code.
+    static constexpr int room(int largest) { return 32767 / (2 * 127 * largest); }
+    // Whether the sums of 32 values fit into 16 bits, and have the same scale.
+    static constexpr bool has_long_sums(const Layout & layout) {
+        return layout.span != 16 && room(layout.largest()) >= 8;
+    }
+    // How many columns are multiplied at once. The sums of four columns fit into registers. Where sums are short, the
+    // codes stay in registers instead, and eight columns share the work of unpacking them.
+    static constexpr int columns_at_once(const Layout & layout) {
+        return layout.is_signed || has_long_sums(layout) ? 4 : 8;
+    }
+
     // Signed values are multiplied as words, because vpmaddubsw saturates where both factors have eight bits.
     static constexpr bool kSignedProducts = true;
 
@@ -24,14 +36,12 @@ struct Avx2 : Avx2Lanes {
         return shuffle(pairs, both(which == 0 ? first : second));
     }
 
-    // How many sums of dot_pairs may be added in 16 bits. largest: the largest code.
-    static constexpr int room(int largest) { return 32767 / (2 * 127 * largest); }
-
     // The sums of two products of bytes each.
     static Lanes dot_pairs(Lanes codes, __m256i x) {
         return {_mm256_maddubs_epi16(codes.low, x), _mm256_maddubs_epi16(codes.high, x)};
     }
     using Avx2Lanes::dot_words;
+    static Lanes add_dot_words(Lanes sum, Lanes a, Lanes b) { return add(sum, dot_words(a, b)); }
     static Lanes dot_words(Lanes a, __m256i b) { return {_mm256_madd_epi16(a.low, b), _mm256_madd_epi16(a.high, b)}; }
     static Lanes add_words(Lanes a, Lanes b) {
         return {_mm256_add_epi16(a.low, b.low), _mm256_add_epi16(a.high, b.high)};
@@ -94,7 +104,6 @@ struct Avx2 : Avx2Lanes {
     static void weigh_unsigned(const uint8_t * panel, bool fetches, const uint8_t * tile, const uint8_t * sums,
                                Floats (&weighted)[width]) {
         constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
-        constexpr bool long_sums = layout.span != 16 && room(layout.largest()) >= 8;
         Lanes total[width];
         begin<Avx2, type, columns>(sums, 0, total);
         for (int sub = 0; sub < layout.values / 32; ++sub) {
@@ -112,7 +121,7 @@ struct Avx2 : Avx2Lanes {
                 const Lanes pairs = scales_of<Avx2, type>(panel, sub / 2);
                 scale[0] = scale[1] = sub % 2 == 0 ? twice(pairs, 0) : twice(pairs, 1);
             }
-            if constexpr (long_sums) {
+            if constexpr (has_long_sums(layout)) {
                 Lanes part[width];
                 add_by_steps<type, columns>(codes, 0, x, true, false, scale[0], part, total);
                 add_by_steps<type, columns>(codes, 1, x, false, true, scale[1], part, total);

@@ -10,9 +10,6 @@ namespace {
 
 // A panel's rows in two registers: what is read of a column serves both.
 struct Avx2Lanes {
-    // How many columns are multiplied at once. The sums of four columns fit into registers. With spans of 16, the codes
-    // stay in registers instead, and eight columns share the work of unpacking them.
-    static constexpr int columns_at_once(const Layout & layout) { return layout.span == 16 ? 8 : 4; }
     struct Lanes {
         __m256i low;
         __m256i high;

@@ -16,6 +16,8 @@ namespace {
 struct Avx512Lanes {
     // How many columns are multiplied at once. All sums stay in registers.
     static constexpr int columns_at_once(const Layout & /*layout*/) { return 8; }
+    static constexpr bool kHoldsAllSums = true;
+
     using Lanes = __m512i;
     using Floats = __m512;
 
@@ -37,6 +39,7 @@ struct Avx512Lanes {
     static Lanes shuffle(Lanes bytes, Lanes indices) { return _mm512_shuffle_epi8(bytes, indices); }
     static Lanes add(Lanes a, Lanes b) { return _mm512_add_epi32(a, b); }
     static Lanes dot_words(Lanes a, Lanes b) { return _mm512_madd_epi16(a, b); }
+    static Lanes add_dot_words(Lanes sum, Lanes a, Lanes b) { return _mm512_dpwssd_epi32(sum, a, b); }
     static Lanes dot_bytes(Lanes sum, Lanes codes, Lanes x) { return _mm512_dpbusd_epi32(sum, codes, x); }
     static Lanes widen_signed(const uint8_t * at) { return _mm512_cvtepi8_epi16(load_half(at)); }
     static Lanes widen_unsigned(const uint8_t * at) { return _mm512_cvtepu8_epi16(load_half(at)); }

@@ -7,8 +7,16 @@ namespace specllama::kernels {
 namespace {
 
 struct AvxVnniLanes : Avx2Lanes {
+    // How many columns are multiplied at once. The sums of four columns fit into registers. With spans of 16, the codes
+    // stay in registers instead, and eight columns share the work of unpacking them.
+    static constexpr int columns_at_once(const Layout & layout) { return layout.span == 16 ? 8 : 4; }
+    static constexpr bool kHoldsAllSums = false;
+
     static Lanes dot_bytes(Lanes sum, Lanes codes, __m256i x) {
         return {_mm256_dpbusd_avx_epi32(sum.low, codes.low, x), _mm256_dpbusd_avx_epi32(sum.high, codes.high, x)};
+    }
+    static Lanes add_dot_words(Lanes sum, Lanes a, Lanes b) {
+        return {_mm256_dpwssd_avx_epi32(sum.low, a.low, b.low), _mm256_dpwssd_avx_epi32(sum.high, a.high, b.high)};
     }
 };
 

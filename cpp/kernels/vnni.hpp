@@ -8,7 +8,8 @@ namespace specllama::kernels {
 
 namespace {
 
-// Base: the operations on registers, with dot_bytes(sum, unsigned bytes, signed bytes).
+// Base: the operations on registers, with dot_bytes(sum, unsigned bytes, signed bytes), and kHoldsAllSums: whether the
+// registers hold two sums of each column.
 template <class Base>
 struct Vnni : Base {
     using typename Base::Floats;
@@ -44,12 +45,28 @@ struct Vnni : Base {
         }
     }
 
-    // Adds the products of 16 values that share a scale, column by column. The codes of the four steps stay in
-    // registers, so that more columns share the work of unpacking.
+    // Adds the products of 16 values that share a scale.
+    template <int type, int columns, int width>
+    static void add_scaled_half(const uint8_t * codes, int half, const uint8_t * tile, Floats scale,
+                                Floats (&weighted)[width]) {
+        static_assert(!begins_below_zero<Vnni, type>());
+        if constexpr (Base::kHoldsAllSums) {
+            Lanes dot[width];
+            for (int c = 0; c < width; ++c) {
+                dot[c] = Base::spread(int32_t{0});
+            }
+            add_half<type, columns>(codes, half, tile, dot);
+            add_scaled(dot, scale, weighted);
+        } else {
+            add_half_by_columns<type, columns>(codes, half, tile, scale, weighted);
+        }
+    }
+
+    // The same, column by column. The codes of the four steps stay in registers, so that more columns share the work of
+    // unpacking.
     template <int type, int columns, int width>
     static void add_half_by_columns(const uint8_t * codes, int half, const uint8_t * tile, Floats scale,
                                     Floats (&weighted)[width]) {
-        static_assert(!begins_below_zero<Vnni, type>());
         Lanes code[4];
         SPECLLAMA_UNROLL
         for (int index = 0; index < 4; ++index) {
@@ -109,8 +126,8 @@ struct Vnni : Base {
                 add_scaled(dot, Base::to_floats(Base::word(pairs, sub % 2)), weighted);
             } else {
                 const Lanes pairs = scales_of<Vnni, type>(panel, sub);
-                add_half_by_columns<type, columns>(codes, 0, x, Base::to_floats(Base::word(pairs, 0)), weighted);
-                add_half_by_columns<type, columns>(codes, 1, x, Base::to_floats(Base::word(pairs, 1)), weighted);
+                add_scaled_half<type, columns>(codes, 0, x, Base::to_floats(Base::word(pairs, 0)), weighted);
+                add_scaled_half<type, columns>(codes, 1, x, Base::to_floats(Base::word(pairs, 1)), weighted);
             }
         }
     }

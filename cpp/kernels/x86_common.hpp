@@ -197,7 +197,7 @@ inline void lower(const uint8_t * panel, const uint8_t * sums, typename Isa::Flo
             SPECLLAMA_UNROLL
             for (int c = 0; c < width; ++c) {
                 const typename Isa::Lanes two = Isa::spread(int_at(sums + 4 * (pair * columns + c)));
-                total[c] = Isa::add(total[c], Isa::dot_words(minima, two));
+                total[c] = Isa::add_dot_words(total[c], minima, two);
             }
         }
         SPECLLAMA_UNROLL
@@ -273,8 +273,10 @@ inline void add_block(const uint8_t * panel, const uint8_t * tile, typename Isa:
     }
 }
 
+// Flattened, because sums must stay in registers: GCC had left Q5_0's steps for five columns and more as calls.
 template <class Isa, int type, int columns>
-void multiply_panel(const uint8_t * panel, int64_t num_blocks, const uint8_t * tile, float * out, int64_t stride) {
+[[gnu::flatten]] void multiply_panel(const uint8_t * panel, int64_t num_blocks, const uint8_t * tile, float * out,
+                                     int64_t stride) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
     constexpr TileShape shape = tile_shape(layout, Isa::kSignedProducts && layout.is_signed);
     typename Isa::Floats sum[columns];
