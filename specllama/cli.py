@@ -237,7 +237,7 @@ def _forget_stdout() -> None:
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
     # Messages of these types are written for users; others mean little without their type.
-    expected = (ValueError, OSError, RuntimeError, ImportError)
+    expected = (ValueError, OSError, RuntimeError, ImportError, MemoryError)
     return text if text and isinstance(error, expected) else f"{type(error).__name__}: {text}".rstrip(": ")
 
 

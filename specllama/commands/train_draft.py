@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specllama.commands.arguments import UsageError, add_threads, read_prompts, usage_checked, whole
 from specllama.models.head_kinds import TRAINED
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from specllama.commands import Subparsers
     from specllama.commands.steps import Steps
     from specllama.evidence.draft_pays import Gain
+    from specllama.training.train import Budget, Trained
 
 _HOURS, _MOST_HOURS = 8.0, 10_000
 _MOST_ANSWER = 448
@@ -28,8 +29,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="train a draft for a model that has none, and print its path",
         description="Train a head for a model on this machine, from its GGUF alone: the model writes text, "
         "its states are read, the head is trained, written beside the model as KIND-NAME.gguf, and compared with "
-        "plain decoding. A head does not change the text that the model writes; the text comes faster if the head is "
-        "often right. "
+        "plain decoding and with lookup. A head does not change the text that the model writes; the text comes faster "
+        "if the head is often right. "
         'It needs PyTorch: pip install "specllama[train]". If the command was interrupted, the same command continues '
         "where it stopped. Progress goes to stderr.",
     )
@@ -53,8 +54,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         dest="start",
         type=Path,
         metavar="HEAD",
-        help="train this EAGLE-3 head further: for example a public one on your own text, or one whose model was "
-        "fine-tuned",
+        help="train the EAGLE-3 head in this file further: for example a public one on your own text, or one whose "
+        "model was fine-tuned",
     )
     parser.add_argument(
         "--kind",
@@ -91,11 +92,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train a head, and report whether it makes decoding faster."""
-    import specllama
     from specllama.backend.cpu import default_threads
-    from specllama.commands.steps import steps
-    from specllama.evidence.draft_pays import fastest_type, gain_of
-    from specllama.training.train import Budget, require_usable, trained
+    from specllama.training.train import Budget, require_usable
 
     with usage_checked():
         require_usable(arguments.kind, arguments.start, arguments.draft)
@@ -108,6 +106,17 @@ def run(arguments: argparse.Namespace) -> int:
     budget = Budget(hours, arguments.tokens, arguments.max_tokens, arguments.parallel)
     threads = arguments.threads or default_threads()
     skipped = _skipped(arguments.text)
+    try:
+        return _train(arguments, budget, threads, skipped)
+    except (KeyboardInterrupt, SystemExit):
+        print("specllama: the same command goes on where it was", file=sys.stderr)
+        raise
+
+
+def _train(arguments: argparse.Namespace, budget: Budget, threads: int, skipped: list[str]) -> int:
+    from specllama.commands.steps import steps
+    from specllama.training.train import trained
+
     with contextlib.ExitStack() as stack:
         shown = _Shown(stack.enter_context(steps()))
         for note in skipped:
@@ -126,29 +135,39 @@ def run(arguments: argparse.Namespace) -> int:
                 progress=shown,
             )
         )
-        shown.note("which type of its weights is the fastest here, and is it faster than plain decoding?")
-        first, most = next(iter(made.heads.values())), max(16, arguments.max_tokens // 4)
-        llm = stack.enter_context(
-            contextlib.closing(
-                specllama.Llama(
-                    made.target,
-                    draft_model=str(first),
-                    n_ctx=made.n_ctx,
-                    n_threads=threads,
-                    n_threads_batch=threads,
-                    verbose=False,
-                )
-            )
-        )
+        shown.note("which type of its weights is the fastest here, and is it faster than plain decoding, and lookup?")
+        best, gain, by_lookup = _measured(made, max(16, arguments.max_tokens // 4), threads, shown)
+        path = made.keep(best)
+    print(_verdict(path, gain, by_lookup, _chosen(made.target, path, gain, by_lookup)), file=sys.stderr)
+    print(path)
+    return 0
+
+
+def _measured(made: Trained, most: int, threads: int, shown: _Shown) -> tuple[str, Gain, Gain]:
+    """The fastest type of the draft's weights, what the draft gains with it, and what lookup gains without a draft."""
+    import specllama
+    from specllama.engine.drafts.draft import LOOKUP
+    from specllama.evidence.draft_pays import fastest_type, gain_of
+
+    def opened(draft: str) -> contextlib.closing[specllama.Llama]:
+        n: dict[str, Any] = {"n_ctx": made.n_ctx, "n_threads": threads, "n_threads_batch": threads}
+        return contextlib.closing(specllama.Llama(made.target, draft_model=draft, verbose=False, **n))
+
+    with opened(str(next(iter(made.heads.values())))) as llm:
         best = fastest_type(llm, made.heads, most, shown.answered)
         llm.draft_model = str(made.heads[best])
         gain = gain_of(llm, most, shown.answered)
-        path = made.keep(best)
-    advice = "" if gain.is_faster else "; train longer, or use it with a larger model"
-    by_auto = ", and by auto" if _is_chosen(made.target, path, gain) else ""
-    print(f"{gain}{advice}. It is used by draft_model={str(path)!r} (-md){by_auto}", file=sys.stderr)
-    print(path)
-    return 0
+    with opened(LOOKUP) as llm:
+        return best, gain, gain_of(llm, most, lambda _, done, total: shown.answered(LOOKUP, done, total))
+
+
+def _verdict(path: Path, gain: Gain, by_lookup: Gain, chosen: str | None) -> str:
+    """What was measured, and what uses the draft."""
+    advice = "" if gain.is_faster else "; train it longer (a small model rarely gains by a head)"
+    lookup = f"With lookup alone, which needs no draft, they are {by_lookup.ratio:.2f} times as fast"
+    by_auto = ", and by auto" if chosen == str(path) else ""
+    taken = "" if by_auto else f"; auto is {'no draft' if chosen is None else os.path.basename(chosen)} here"
+    return f"{gain}{advice}. {lookup}. It is used by draft_model={str(path)!r} (-md){by_auto}{taken}"
 
 
 def _skipped(texts: list[Path]) -> list[str]:
@@ -159,19 +178,19 @@ def _skipped(texts: list[Path]) -> list[str]:
         return read_prompts(path for path in texts if has_prompts(path.name))[1]
 
 
-def _is_chosen(target: str, path: Path, gain: Gain) -> bool:
-    """Keep what was measured for ``-md auto``, and say whether that takes the draft now."""
+def _chosen(target: str, path: Path, gain: Gain, by_lookup: Gain) -> str | None:
+    """Keep what was measured for ``-md auto``. Returns what that takes now."""
     from specllama.commands.drafts import remember_gains
     from specllama.engine.drafts.automatic import chosen_of
+    from specllama.engine.drafts.draft import LOOKUP
     from specllama.models.found_drafts import survey
 
     found = survey(target)
     real = os.path.realpath(path)
-    name = next((one.draft_model for one in found.usable if os.path.realpath(one.draft_model) == real), None)
-    if name is None:
-        return False
-    remember_gains(found, {name: gain})
-    return chosen_of(found).draft_model == name
+    names = [one.draft_model for one in found.usable if os.path.realpath(one.draft_model) == real]
+    remember_gains(found, {**dict.fromkeys(names, gain), LOOKUP: by_lookup})
+    chosen = chosen_of(found).draft_model
+    return str(path) if chosen in names else chosen
 
 
 class _Shown:

@@ -16,7 +16,9 @@ from .plan import that_fit
 
 if TYPE_CHECKING:
     from specllama import Llama
+    from specllama.stats import DrafterStats
 
+_LOOKUP = "lookup"
 _WARM_UP = 16  # tokens
 _FEW = 4  # prompts by which a type is chosen
 
@@ -28,8 +30,8 @@ class Gain:
     Attributes:
         ratio: the speed of whole calls with the draft over plain decoding: the mean over prompts.
         error: the standard error of that mean.
-        accepted: the share of drafted tokens that were accepted.
-        drafted: the number of drafted tokens for each token of the text.
+        accepted: the share of the draft's tokens that were accepted. Those that were looked up beside it do not count.
+        drafted: the number of the draft's tokens for each token of the text.
     """
 
     ratio: float
@@ -70,7 +72,8 @@ def gain_of(llm: Llama, max_tokens: int, on_answer: OnAnswer) -> Gain:
     questions, too_long = that_fit(llm, limited(builtin_prompts(), 1), max_tokens)
     if not questions:
         raise ValueError(f"there is no prompt to measure: {too_long}")
-    ratios, accepted, drafted, tokens = list[float](), 0, 0, 0
+    ratios, tokens = list[float](), 0
+    per_drafter: list[tuple[str, DrafterStats]] = []
     for gamma in ("auto", 0):
         answer(llm, questions[0][1], temperature=0.0, max_tokens=_WARM_UP, num_draft_tokens=gamma)
     for number, (_, rendered) in enumerate(questions):
@@ -80,9 +83,11 @@ def gain_of(llm: Llama, max_tokens: int, on_answer: OnAnswer) -> Gain:
             stats = answer(llm, rendered, temperature=0.0, max_tokens=max_tokens, num_draft_tokens=gamma).stats
             seconds[gamma] = stats.total_seconds / max(1, stats.num_tokens)
             if gamma == "auto":
-                accepted, drafted = accepted + stats.num_accepted_tokens, drafted + stats.num_draft_tokens
+                per_drafter += stats.per_drafter.items()
                 tokens += stats.num_tokens
         ratios.append(seconds[0] / seconds["auto"])
         on_answer("plain decoding", number + 1, len(questions))
     error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
+    own = [one for name, one in per_drafter if name != _LOOKUP or llm.draft_model == _LOOKUP]
+    accepted, drafted = sum(one.num_accepted_tokens for one in own), sum(one.num_draft_tokens for one in own)
     return Gain(statistics.mean(ratios), error, accepted / max(1, drafted), drafted / max(1, tokens))

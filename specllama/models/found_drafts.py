@@ -192,7 +192,7 @@ class _Target:
         values, tokens = read_without_texts(path, until_tokens=True)
         kind = _kind_of_head(path, values)
         if kind is not None:
-            yield from self._head(path, where, kind)
+            yield from self._head(path, where, kind, values)
         elif tokens is not None and _writes(values) and 0 < (size := size_of(path)) < self.size:
             shared = self.shared.share(tokens)
             if shared is not None:
@@ -207,7 +207,7 @@ class _Target:
                 acceptance, is_of_name = usual if trained is None else trained, trained is not None
                 yield FoundDraft(path, kind, where, size, shared.share, cost, acceptance, memory, is_of_name, why_not)
 
-    def _head(self, path: str, where: str, kind: str) -> Iterator[FoundDraft]:
+    def _head(self, path: str, where: str, kind: str, values: Mapping[str, Any]) -> Iterator[FoundDraft]:
         size, why_not = size_of(path), None
         try:
             head = read_block_head(path) or read_state_head(path) or read_head(path)
@@ -226,7 +226,8 @@ class _Target:
             return  # an ordinary model whose name begins like that of a head
         is_of_name = where == "beside the model" and _is_called_after(path, self.path)
         if why_not is None or is_of_name:
-            yield FoundDraft(path, kind, where, size, 1.0, size / self.read, None, size, is_of_name, why_not)
+            right = _trained_for(values, self.path)
+            yield FoundDraft(path, kind, where, size, 1.0, size / self.read, right, size, is_of_name, why_not)
 
     def rank(self, draft: FoundDraft) -> tuple[Any, ...]:
         """The key by which drafts are sorted: heads in llama.cpp's order, then models, the cheapest first."""

@@ -113,7 +113,8 @@ def read_sibling(path: str, target: Target) -> SiblingStart:
     """Read a small model that is to learn from a target.
 
     Raises:
-        ValueError: its architecture cannot be trained here, it is damaged, or it has other tokens than the target.
+        ValueError: its architecture cannot be trained here, it is damaged, or it is larger than the target or has
+            other tokens.
         OSError: the file cannot be read.
     """
     model = read_target(path)
@@ -135,6 +136,11 @@ def read_sibling(path: str, target: Target) -> SiblingStart:
     common = min(len(own), len(theirs))
     if own[:common] != theirs[:common]:
         raise ValueError(f"{path} has other tokens than {target.path}: take a small model of the target's family")
+    if model.num_weights > target.num_weights:
+        raise ValueError(
+            f"{path} has {model.num_weights:,} weights, and {target.path} has {target.num_weights:,}: a draft must be "
+            "smaller than the model that it drafts for, at most a third of it (--draft)"
+        )
     epsilon = float(values.get(f"{architecture}.attention.layer_norm_rms_epsilon", 1e-5))
     return SiblingStart(model, epsilon, float(values.get(f"{architecture}.rope.freq_base", 10_000.0)))
 

@@ -68,6 +68,11 @@ class Target:
         return np.ones(self.n_embd, np.float32) if found is None else found
 
     @property
+    def num_weights(self) -> int:
+        """The number of weights in all tensors."""
+        return sum(tensor.size for _, tensor in self._tensors.values())
+
+    @property
     def names(self) -> frozenset[str]:
         """The names of all tensors."""
         return frozenset(self._tensors)

@@ -39,6 +39,17 @@ _TRIED = 4096  # the most tokens of text that are written to measure the speed
 _MEASURED = 60.0  # the most seconds for each measurement of the speed
 _LATE = 1.3  # a step ends after this many times its planned seconds, even if it is not complete
 _TYPES = ("Q8_0", "Q4_0")
+_KNOWN = {
+    kind: f"a head of this kind, trained so on {tokens} tokens of a 1.5B, was right at {right} % of the places. Fewer "
+    "tokens and smaller models give less. "
+    for kind, tokens, right in (
+        ("eagle3", "400,000", 61),
+        ("hydra", "54,000", 54),
+        ("blockwise", "54,000", 45),
+        ("medusa", "54,000", 42),
+    )
+}
+"""By kind, what is known of how good it becomes. The numbers are those of docs/make-your-own-draft.md."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +87,8 @@ class Trained:
                 shutil.copyfile(self.heads[kind], temporary)
         except OSError as error:
             raise OSError(
-                f"the draft is trained, and {self.output} cannot be written: {error}. With room the same command goes "
-                "on where it was"
+                f"the draft is trained, and {self.output} cannot be written: {error}. Mend that, or name another file "
+                "with --output: the same command goes on where it was"
             ) from error
         return self.output
 
@@ -159,6 +170,8 @@ def trained(
     path = catalog.resolve(os.fspath(model))
     small = None if small is None else catalog.resolve(os.fspath(small))
     models = [path] if small is None else [path, small]
+    if small is not None and os.path.realpath(small) == os.path.realpath(path):
+        raise ValueError(f"--draft {small} is the model itself: name a smaller one, of at most a third of its size")
     destination = Path(head_beside(path, f"{kind}-")) if output is None else Path(output)
     require_free_place(destination, [*models, *text])
     for one in models:
@@ -166,7 +179,7 @@ def trained(
     target = read_target(path)
     target, begun = begun_for(target, start, small, kind)
     texts = {"text": [_named(name) for name in text], "answer": budget.answer}
-    asked = {"budget": dataclasses.asdict(budget), "output": str(destination.absolute())}
+    asked: dict[str, Any] = {"budget": dataclasses.asdict(budget)}
     if start is not None:
         asked["start"] = _named(os.fspath(start))
     if kind != TRAINED[0]:
@@ -174,15 +187,20 @@ def trained(
     if small is not None:
         asked["small"] = _named(small)
     work = Work(target.weights, texts, asked)
-    if destination.exists() and not force and not work.folder.exists():
+    output_of = {"file": str(destination.absolute())}
+    if destination.exists() and not force and work.read("output") != output_of:
         raise FileExistsError(f"{destination} exists: name another file with --output, or replace it with --force")
     make_folder(destination.parent)
     with work.alone():
+        work.write("output", output_of)
         training = _Training(
             target, budget, work, text, begun, kind, destination, threads or default_threads(), progress
         )
         yield training.run()
         work.remove()
+        if left := work.unfinished():
+            names = ", ".join(map(str, left))
+            progress.note(f"trainings of this model that did not end: delete what no command will go on with: {names}")
 
 
 def require_usable(kind: str, start: object, small: object) -> None:
@@ -268,7 +286,13 @@ class _Training:
 
     def run(self) -> Trained:
         """Do all steps that are not done yet."""
-        plan = self._work.read("plan") or self._planned()
+        plan = self._work.read("plan")
+        if plan is None:
+            plan = self._planned()
+        else:
+            self._progress.note(
+                f"going on with the training that was begun before: {plan['num_tokens']} tokens of text"
+            )
         if self._work.read("written") is None:
             self._write(plan)
         texts = self._texts(plan)
@@ -459,12 +483,7 @@ class _Training:
             f"{read:.0f} of states ({rates.read:.0f}), {fit:.0f} of training; {plan.hours:.1f} h "
             f"in all, {disk / 1e9:.1f} GB of disk and {memory / 1e9:.1f} GB of memory"
         )
-        known = (
-            ""
-            if self._kind in OF_A_SMALL_MODEL
-            else "an EAGLE-3 head trained so on 400,000 tokens of a 1.5B was right at 61 % of the places. Fewer tokens "
-            "give less, and so do other kinds of heads. "
-        )
+        known = _KNOWN.get(self._kind, "")
         self._progress.note(
             f"what to expect: {known}Nothing {'else ' if known else ''}is known before the training. It says how right "
             "it is as it goes"

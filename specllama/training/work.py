@@ -95,6 +95,12 @@ class Work:
         """The free bytes on the disk."""
         return shutil.disk_usage(self.folder).free
 
+    def unfinished(self) -> list[Path]:
+        """The folders of other trainings for this target, which were begun and never ended."""
+        target = self.folder.name.partition("-")[0]
+        found = self.folder.parent.glob(f"{target}-*")
+        return sorted(one for one in found if one.is_dir() and one != self.folder and any(one.iterdir()))
+
     def remove(self) -> None:
         """Delete the folder. The text stays: it is small, took long to write, and serves later trainings."""
         shutil.rmtree(self.folder, ignore_errors=True)

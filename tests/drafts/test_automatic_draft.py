@@ -123,6 +123,7 @@ def test_another_tokenizer_is_taken_only_where_it_is_known_to_pay(target: Path, 
         ({"small": 1.3, "lookup": 1.1}, "small"),
         ({"small": 1.3, "lookup": 1.4}, "lookup"),
         ({"small": 0.9, "lookup": 0.99}, "lookup"),
+        ({"small": 1.02, "lookup": 0.99}, "lookup"),  # less than its standard error
         ({"small": 0.9, "lookup": 0.9}, None),
     ],
 )
@@ -320,7 +321,9 @@ def test_the_command_says_what_it_is(target: Path, small: Path, capsys: pytest.C
 def test_measure_is_what_it_goes_by(target: Path, small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["drafts", str(target), "--measure", "-n", "8", "-t", "1", "-o", "json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    ratios = {str(small): said["found"][0]["measured"]["ratio"], "lookup": said["lookup"]["ratio"], None: 1.0}
+    of_small = said["found"][0]["measured"]
+    is_faster = of_small["ratio"] - of_small["error"] > 1.0
+    ratios = {str(small): of_small["ratio"] * is_faster, "lookup": said["lookup"]["ratio"], None: 1.0}
     best = max(ratios, key=ratios.__getitem__)
     is_certain = said["lookup"]["ratio"] + said["lookup"]["error"] < 1.0
     assert said["auto"]["draft_model"] == taken(target)

@@ -23,9 +23,11 @@ class Heard:
     def __init__(self, end: str) -> None:
         self.end = end
         self.first: dict[str, float] = {}
+        self.notes: list[str] = []
 
     def note(self, text: str) -> None:
-        """Not needed."""
+        """Keep what is said."""
+        self.notes.append(text)
 
     def done(self, step: str, done: int, total: int) -> None:
         """How far each step was when it began here."""

@@ -23,7 +23,7 @@ imported("torch")
 import psutil
 from training_driver import BUDGET, Heard
 
-from specllama import cli
+from specllama import Llama, cli
 from specllama.engine.drafts.automatic import chosen_of
 from specllama.evidence.draft_pays import Gain
 from specllama.models.found_drafts import survey
@@ -136,18 +136,27 @@ def test_a_disk_that_becomes_full(model: Path, cache: Path, size: int) -> None:
     assert done.stdout == f"{model.with_name('eagle3-model.gguf')}\n"
 
 
-@pytest.mark.parametrize("ratio", [2.0, 0.5])
+@pytest.mark.parametrize("ratio", [2.0, 1.05, 0.5])
 def test_the_command(
     model: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ratio: float
 ) -> None:
-    """From a GGUF alone to a head that drafts for it, and what it gives. What does not pay is not taken by auto."""
-    monkeypatch.setattr("specllama.evidence.draft_pays.gain_of", lambda *_: Gain(ratio, 0.02, 0.5, 1.0))
+    """From a GGUF alone to a head that drafts for it, and what it gives.
+
+    What does not pay is not taken by auto, nor what pays less than lookup.
+    """
+
+    def gain_of(llm: Llama, *_: object) -> Gain:
+        return Gain(1.1 if llm.draft_model == "lookup" else ratio, 0.02, 0.5, 1.0)
+
+    monkeypatch.setattr("specllama.evidence.draft_pays.gain_of", gain_of)
     assert cli.main(["train-draft", str(model), *OPTIONS]) == 0
     out, err = capsys.readouterr()
     head = model.with_name("eagle3-model.gguf")
     assert out == f"{head}\n"
-    assert (", and by auto" in err) == (chosen_of(survey(str(model))).draft_model == str(head)) == (ratio > 1.0)
-    assert ("train longer" in err) == (ratio < 1.0)
+    assert (", and by auto" in err) == (chosen_of(survey(str(model))).draft_model == str(head)) == (ratio > 1.1)
+    assert ("; auto is lookup here" in err) == (ratio < 1.1)
+    assert "With lookup alone, which needs no draft, they are 1.10 times as fast" in err
+    assert ("train it longer" in err) == (ratio < 1.0)
     assert read_whole_header(head)[0]["general.name"] == b"eagle3-model"
     for said in (
         "700 tokens of text",
@@ -160,6 +169,40 @@ def test_the_command(
     assert "exists: name another file with --output" in capsys.readouterr().err
     assert cli.main(["generate", "-m", str(model), "-md", "auto", "-p", "the cat", "-n", "8", "-t", "1"]) == 0
     assert capsys.readouterr().out
+
+
+def test_ctrl_c_says_how_to_go_on(
+    model: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So does the same command. Where the result is written may change meanwhile; what it is made of does not."""
+
+    def gain_of(*_: object) -> Gain:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("specllama.evidence.draft_pays.gain_of", gain_of)
+    assert cli.main(["train-draft", str(model), *OPTIONS]) == 130
+    err = capsys.readouterr().err
+    assert "specllama: the same command goes on where it was" in err
+    assert "going on with the training that was begun before" not in err
+    monkeypatch.setattr("specllama.evidence.draft_pays.gain_of", lambda *_: Gain(2.0, 0.02, 0.5, 1.0))
+    other = model.with_name("other.gguf")
+    assert cli.main(["train-draft", str(model), *OPTIONS, "-o", str(other)]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{other}\n"
+    assert "going on with the training that was begun before: 700 tokens of text" in err
+    assert "measuring how fast" not in err
+    assert_is_a_head(other)
+
+
+def test_trainings_that_did_not_end_are_named(model: Path, cache: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), trained(model, BUDGET, threads=1, progress=Interrupting("states")):
+        pass
+    (left,) = (path for path in (cache / "training").iterdir() if path.is_dir())
+    heard = Heard("never")
+    with trained(model, dataclasses.replace(BUDGET, answer=24), threads=1, progress=heard) as made:
+        made.keep("Q4_0")
+    (note,) = (note for note in heard.notes if note.startswith("trainings of this model that did not end"))
+    assert note.endswith(f": {left}")
 
 
 def test_text_of_the_users_own(model: Path, cache: Path, tmp_path: Path) -> None:
@@ -278,7 +321,9 @@ def test_a_full_disk_at_the_end(model: Path, cache: Path, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patched, trained(model, BUDGET, threads=1) as made:
         patched.setattr(shutil, "copyfile", full)
-        with pytest.raises(OSError, match=r"eagle3-model.gguf cannot be written: .*With room the same command goes on"):
+        with pytest.raises(
+            OSError, match=r"eagle3-model.gguf cannot be written: .*Mend that, .*: the same command goes on"
+        ):
             made.keep("Q8_0")
         patched.undo()
         assert_is_a_head(made.keep("Q8_0"))

@@ -117,7 +117,11 @@ def test_the_command(
     model: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """From a GGUF alone to a head beside it that ``auto`` takes if it is faster. The texts stay those of the model."""
-    monkeypatch.setattr("specllama.evidence.draft_pays.gain_of", lambda *_: Gain(2.0, 0.02, 0.5, 1.0))
+
+    def gain_of(llm: specllama.Llama, *_: object) -> Gain:
+        return Gain(1.1 if llm.draft_model == "lookup" else 2.0, 0.02, 0.5, 1.0)
+
+    monkeypatch.setattr("specllama.evidence.draft_pays.gain_of", gain_of)
     assert cli.main(["train-draft", str(model), "--kind", kind, *OPTIONS]) == 0
     out, err = capsys.readouterr()
     head = model.with_name(f"{kind}-model.gguf")

@@ -206,8 +206,9 @@ def _gain(draft: FoundDraft, target: str, curves: KeptCurves, measured: Mapping[
     A head that was made for the model goes before all drafts that were not measured, because a user has put it there.
     """
     if draft.draft_model in measured:
-        ratio = measured[draft.draft_model].ratio
-        return ratio, f"measured here, {ratio:.2f} times as fast as plain decoding"
+        found = measured[draft.draft_model]
+        is_faster = found.ratio - found.error > 1.0
+        return found.ratio if is_faster else 0.0, f"measured here, {found.ratio:.2f} times as fast as plain decoding"
     if draft.kind not in ("model", "foreign"):
         where = "its own file has MTP layers" if draft.draft_model == "mtp" else "a head for the model, beside it"
         where = "a small model that has learned from it" if draft.kind == "parallel" else where
