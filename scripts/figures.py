@@ -24,6 +24,7 @@ METHODS = {
     "both": "this head, 0.5B and lookup",
     "eagle3": "a head that has learned from less, and lookup",
     "hydra": "a Hydra head, and lookup",
+    "hydra-long": "a Hydra head that has learned from more, and lookup",
     "medusa": "a Medusa head, and lookup",
     "blockwise": "a blockwise head, and lookup",
     "sibling": "the 0.5B after learning, and lookup",
@@ -31,7 +32,7 @@ METHODS = {
     "foreign": "SmolLM2-135M (another tokenizer), and lookup",
     "auto": 'what `"auto"` takes',
 }
-TRAINED = ("eagle3", "hydra", "medusa", "blockwise", "sibling", "pard")
+TRAINED = ("eagle3", "hydra", "hydra-long", "medusa", "blockwise", "sibling", "pard")
 INSTRUCTION_SETS = ("avx-512-vnni", "avx-vnni", "avx2")
 SIZES = (2, 3, 4, 6, 8, 12, 16)
 MIB = 2**20
@@ -275,7 +276,7 @@ def sibling_losses(data: Path) -> str:
 
 
 def kinds_of_drafts(data: Path) -> str:
-    """What each kind of train-draft gave for one text."""
+    """What each kind of train-draft gave for the same text, and Hydra for more of it, too."""
     whole = {f"method-{kind}-{prompts}-q4_k_m": (kind, prompts) for kind in TRAINED for prompts in SETS}
     gains = {whole[name]: f"{statistics.mean(_whole_gains(found)):.2f}" for name, found in present(data, whole).items()}
     rows = [
@@ -285,7 +286,7 @@ def kinds_of_drafts(data: Path) -> str:
             f"{run['bytes']['Q4_0'] / MIB:.0f} MiB" if run["bytes"] else "",
             f"{run['seconds'] / 60:.0f} min",
             *(" / ".join(f"{share:.0%}" for share in run[name]) for name in ("greedy", "sampled")),
-            *(gains.get((run["recipe"], prompts), "") for prompts in ("humaneval", "spec-bench")),
+            *(gains.get((run.get("calls", run["recipe"]), prompts), "") for prompts in ("humaneval", "spec-bench")),
         ]
         for run in load(data, "training-kinds")["runs"]
     ]

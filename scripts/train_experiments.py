@@ -30,7 +30,7 @@ from specllama import Engine, Llama
 from specllama.backend.cpu import cpu_name
 from specllama.engine.hidden import FINAL
 from specllama.models import catalog
-from specllama.models.head_kinds import OF_A_SMALL_MODEL, SIBLING, TRAINED
+from specllama.models.head_kinds import EAGLE3, OF_A_SMALL_MODEL, SIBLING, TRAINED
 from specllama.training.file import write_head
 from specllama.training.fit import SIBLINGS, Recipe, fit, recipe_of
 from specllama.training.optimizer import Muon
@@ -226,7 +226,7 @@ def trials(arguments: argparse.Namespace) -> Iterator[dict[str, object]]:
             experiment = Experiment(arguments.model, kind, arguments.draft, arguments.tokens, all_held_out=False)
             yield experiment.tried(kind, recipe_of(kind), arguments.files)
         return
-    kind, recipes = (TRAINED[0], RECIPES) if arguments.draft is None else (SIBLING, OF_SIBLINGS)
+    kind, recipes = (EAGLE3, RECIPES) if arguments.draft is None else (SIBLING, OF_SIBLINGS)
     heads = arguments.draft is None
     experiment = Experiment(arguments.model, kind, arguments.draft, arguments.tokens, all_held_out=heads)
     for name in arguments.only.split(",") if arguments.only else recipes:

@@ -55,6 +55,11 @@ def decide() -> Kernels:
     return Kernels(instruction_set=name)
 
 
+def has_instructions() -> bool:
+    """Whether this processor has the instructions of one of our sets. Else our products are those of plain C++."""
+    return bool(_core.instruction_sets() != [_PLAIN])
+
+
 def _from_environment() -> str:
     return os.environ.get(ENVIRONMENT, "").strip() or "auto"
 
@@ -63,7 +68,7 @@ def _unsuitable() -> str:
     """Why this machine or this build cannot use our kernels, which is to be expected; empty if it can."""
     if not sys.platform.startswith("linux") or platform.machine().lower() not in ("x86_64", "amd64"):
         return "they are for Linux on x86-64"
-    if _core.instruction_sets() == [_PLAIN]:
+    if not has_instructions():
         return "this processor has no AVX2"
     if has_gpu():
         return "this llama.cpp is built for a GPU"

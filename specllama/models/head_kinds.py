@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-OF_THE_FINAL_STATE = ("medusa", "hydra", "blockwise")
+EAGLE3 = "eagle3"
+HYDRA = "hydra"
+OF_THE_FINAL_STATE = ("medusa", HYDRA, "blockwise")
 """The kinds that read only the target's final hidden state."""
 SIBLING = "sibling"
 """A small model that learns to write as its target does. It is no head, but ``train-draft`` makes it, too."""
@@ -12,5 +14,5 @@ MASK_TOKEN = "specllama.draft_mask_token"
 """The metadata with the mask token of such a model."""
 OF_A_SMALL_MODEL = (SIBLING, PARALLEL)
 """The kinds that are made from a small model."""
-TRAINED = ("eagle3", *OF_THE_FINAL_STATE, *OF_A_SMALL_MODEL)
-"""The kinds that ``specllama train-draft`` can make. The first one is the default."""
+TRAINED = (EAGLE3, *OF_THE_FINAL_STATE, *OF_A_SMALL_MODEL)
+"""The kinds that ``specllama train-draft`` can make."""

@@ -18,7 +18,7 @@ from specllama.backend.cpu import default_threads
 from specllama.engine.hidden import FINAL
 from specllama.models import catalog
 from specllama.models.head_file import head_beside
-from specllama.models.head_kinds import OF_A_SMALL_MODEL, OF_THE_FINAL_STATE, PARALLEL, TRAINED
+from specllama.models.head_kinds import EAGLE3, OF_A_SMALL_MODEL, OF_THE_FINAL_STATE, PARALLEL, TRAINED
 from specllama.models.new_file import make_folder, require_free_place
 
 from .progress import SILENT, Progress
@@ -40,13 +40,13 @@ _MEASURED = 60.0  # the most seconds for each measurement of the speed
 _LATE = 1.3  # a step ends after this many times its planned seconds, even if it is not complete
 _TYPES = ("Q8_0", "Q4_0")
 _KNOWN = {
-    kind: f"a head of this kind, trained so on {tokens} tokens of a 1.5B, was right at {right} % of the places. Fewer "
-    "tokens and smaller models give less. "
-    for kind, tokens, right in (
-        ("eagle3", "400,000", 61),
-        ("hydra", "54,000", 54),
-        ("blockwise", "54,000", 45),
-        ("medusa", "54,000", 42),
+    kind: f"of a 1.5B, a head of this kind that was trained so was right at {known}. Fewer tokens and smaller models "
+    "give less. "
+    for kind, known in (
+        ("eagle3", "42 % of the places after 54,000 tokens, and at 61 % after 400,000"),
+        ("hydra", "54 % of the places after 54,000 tokens, and at 61 % after 230,000"),
+        ("blockwise", "45 % of the places after 54,000 tokens"),
+        ("medusa", "42 % of the places after 54,000 tokens"),
     )
 }
 """By kind, what is known of how good it becomes. The numbers are those of docs/make-your-own-draft.md."""
@@ -127,7 +127,7 @@ def trained(
     model: str | os.PathLike[str],
     budget: Budget,
     *,
-    kind: str = TRAINED[0],
+    kind: str = EAGLE3,
     output: str | os.PathLike[str] | None = None,
     text: Sequence[str] = (),
     start: str | os.PathLike[str] | None = None,
@@ -182,7 +182,7 @@ def trained(
     asked: dict[str, Any] = {"budget": dataclasses.asdict(budget)}
     if start is not None:
         asked["start"] = _named(os.fspath(start))
-    if kind != TRAINED[0]:
+    if kind != EAGLE3:
         asked["kind"] = kind
     if small is not None:
         asked["small"] = _named(small)
@@ -216,7 +216,7 @@ def require_usable(kind: str, start: object, small: object) -> None:
     """
     if kind not in TRAINED:
         raise ValueError(f"--kind {kind} is none of {', '.join(TRAINED)}")
-    if start is not None and kind != TRAINED[0]:
+    if start is not None and kind != EAGLE3:
         raise ValueError(f"only an EAGLE-3 head can be trained further, and none of the kind {kind}: leave out --from")
     if kind in OF_A_SMALL_MODEL and small is None:
         raise ValueError(f"--kind {kind} trains a small model: name it with --draft")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 DRIVER = Path(__file__).parents[1] / "helpers" / "training_driver.py"
 STEPS = ("text", "states", "training")
-OPTIONS = ("--tokens", "700", "-n", "32", "-t", "1", "--parallel", "2")
+OPTIONS = ("--tokens", "700", "-n", "32", "-t", "1", "--parallel", "2", "--kind", "eagle3")
 
 
 @pytest.fixture
@@ -169,6 +169,27 @@ def test_the_command(
     assert "exists: name another file with --output" in capsys.readouterr().err
     assert cli.main(["generate", "-m", str(model), "-md", "auto", "-p", "the cat", "-n", "8", "-t", "1"]) == 0
     assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "has_instructions", "kind"),
+    [([], True, "hydra"), ([], False, "eagle3"), (["--from"], True, "eagle3"), (["--kind", "medusa"], False, "medusa")],
+)
+def test_the_usual_kind(
+    model: Path, monkeypatch: pytest.MonkeyPatch, line: list[str], has_instructions: bool, kind: str
+) -> None:
+    """Hydra where our kernels compute it: elsewhere it would be slow."""
+    heard = []
+
+    def trained(*_: Any, kind: str, **__: Any) -> None:
+        heard.append(kind)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("specllama.training.train.trained", trained)
+    monkeypatch.setattr("specllama.backend.kernels.has_instructions", lambda: has_instructions)
+    given = [*line, str(model)] if line == ["--from"] else line
+    assert cli.main(["train-draft", str(model), *given]) == 130
+    assert heard == [kind]
 
 
 def test_ctrl_c_says_how_to_go_on(
