@@ -122,7 +122,7 @@ def test_the_command(
         return Gain(1.1 if llm.draft_model == "lookup" else 2.0, 0.02, 0.5, 1.0)
 
     monkeypatch.setattr("specllama.evidence.draft_pays.gain_of", gain_of)
-    assert cli.main(["train-draft", str(model), "--kind", kind, *OPTIONS]) == 0
+    assert cli.main(["train-draft", str(model), *OPTIONS, "--kind", kind]) == 0
     out, err = capsys.readouterr()
     head = model.with_name(f"{kind}-model.gguf")
     assert out == f"{head}\n"
