@@ -33,6 +33,7 @@ cmake --build "$build"
 rm -rf "$overlay"
 mkdir -p "$overlay"
 cp -R specllama "$overlay/"
+rm -f "$overlay"/specllama/_core*.so  # of a build in place: CMake would take one of the same second for its own
 cmake --install "$build" --prefix "$overlay" >/dev/null
 
 # Python is not instrumented, so the run times must be loaded before it; libstdc++ too, or AddressSanitizer finds no
