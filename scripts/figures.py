@@ -32,7 +32,6 @@ METHODS = {
     "foreign": "SmolLM2-135M (another tokenizer), and lookup",
     "auto": 'what `"auto"` takes',
 }
-TRAINED = ("eagle3", "hydra", "hydra-long", "medusa", "blockwise", "sibling", "pard")
 INSTRUCTION_SETS = ("avx-512-vnni", "avx-vnni", "avx2")
 SIZES = (2, 3, 4, 6, 8, 12, 16)
 MIB = 2**20
@@ -239,10 +238,8 @@ def methods_at_7b(data: Path) -> str:
 
 
 def _methods(data: Path, weights: str) -> str:
-    names = {f"method-{name}-{kind}-{weights}": (name, kind) for name in METHODS for kind in SETS}
     rows = []
-    for key, found in present(data, names).items():
-        name, kind = names[key]
+    for (name, kind), found in _of_methods(data, weights).items():
         runs = _whole_gains(found)
         row = _row(found["summary"])
         rows.append(
@@ -257,6 +254,12 @@ def _methods(data: Path, weights: str) -> str:
         )
     titles = "draft|prompts|whole calls over plain|without the prompt|accepted|tokens a round"
     return table(titles.split("|"), rows, 2)
+
+
+def _of_methods(data: Path, weights: str) -> dict[tuple[str, str], Json]:
+    """The measurements of METHODS that exist, by the names of the method and of the prompts."""
+    names = {f"method-{name}-{kind}-{weights}": (name, kind) for name in METHODS for kind in SETS}
+    return {names[key]: found for key, found in present(data, names).items()}
 
 
 def _whole_gains(found: Json) -> list[float]:
@@ -277,8 +280,9 @@ def sibling_losses(data: Path) -> str:
 
 def kinds_of_drafts(data: Path) -> str:
     """What each kind of train-draft gave for the same text, and Hydra for more of it, too."""
-    whole = {f"method-{kind}-{prompts}-q4_k_m": (kind, prompts) for kind in TRAINED for prompts in SETS}
-    gains = {whole[name]: f"{statistics.mean(_whole_gains(found)):.2f}" for name, found in present(data, whole).items()}
+    gains = {
+        names: f"{statistics.mean(_whole_gains(found)):.2f}" for names, found in _of_methods(data, "q4_k_m").items()
+    }
     rows = [
         [
             f"`{run['recipe']}`",
