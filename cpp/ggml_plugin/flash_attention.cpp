@@ -80,7 +80,7 @@ int64_t FlashAttention::unit_bytes() const { return kernels::kMostQueries * kern
 
 // If there are enough units to keep all threads busy, the cache is not split, and is read once for each unit.
 bool FlashAttention::splits(int num_threads) const {
-    return num_chunks_ > 1 && num_units_ < int64_t{4} * num_threads &&
+    return num_chunks_ > 1 && num_units_ <= int64_t{4} * num_threads &&
            num_units_ * num_chunks_ * unit_bytes() <= kMostWork;
 }
 
@@ -177,7 +177,8 @@ void FlashAttention::attend_in_parts(const ggml::ComputeParams & params) const {
     for (int64_t item = items * params.ith / params.nth; item < items * (params.ith + 1) / params.nth; ++item) {
         const int64_t chunk = item / of_stream % num_chunks_;
         const int64_t unit = item / of_stream / num_chunks_ * of_stream + item % of_stream;
-        kernels::attend_to_chunk(kernels_, type_, queries_of(unit_of(unit)), key_->ne[1], chunk,
+        const bool fetches = unit % blocks_ == 0;  // once for each head
+        kernels::attend_to_chunk(kernels_, type_, queries_of(unit_of(unit)), key_->ne[1], chunk, fetches,
                                  part(params, unit, chunk));
     }
 }

@@ -61,9 +61,9 @@ Queries packed(const Queries & queries, CacheType type, const int32_t * cells, i
 }  // namespace
 
 void attend_to_chunk(const FloatKernels & kernels, CacheType type, const Queries & queries, int64_t cells,
-                     int64_t chunk, uint8_t * out) {
+                     int64_t chunk, bool fetches, uint8_t * out) {
     const int64_t first = chunk * kChunkCells;
-    kernels.attend_to(type)(queries, first, std::min<int64_t>(first + kChunkCells, cells), out);
+    kernels.attend_to(type)(queries, first, std::min<int64_t>(first + kChunkCells, cells), fetches ? cells : 0, out);
 }
 
 void attend_to_all(const FloatKernels & kernels, CacheType type, const Queries * queries, int64_t count, int64_t cells,
@@ -71,7 +71,8 @@ void attend_to_all(const FloatKernels & kernels, CacheType type, const Queries *
     uint8_t * spare = out + count * bytes;
     for (int64_t chunk = 0; chunk * kChunkCells < cells; ++chunk) {
         for (int64_t i = 0; i < count; ++i) {
-            attend_to_chunk(kernels, type, queries[i], cells, chunk, chunk == 0 ? out + i * bytes : spare);
+            const bool fetches = i == 0 || queries[i].keys.data != queries[i - 1].keys.data;  // once for each head
+            attend_to_chunk(kernels, type, queries[i], cells, chunk, fetches, chunk == 0 ? out + i * bytes : spare);
             if (chunk > 0) {
                 merge_all(kernels, queries[i], out + i * bytes, spare);
             }
@@ -89,9 +90,10 @@ void attend_to_some(const FloatKernels & kernels, CacheType type, const Queries 
     for (int64_t first = 0; first < seen.count; first += kChunkCells) {
         const int32_t * cells = seen.cells + first;
         const int64_t count = std::min<int64_t>(kChunkCells, seen.count - first);
-        const Queries some = lie_together(cells, count, seen.room) ? moved(queries, cells[0])
-                                                                   : packed(queries, type, cells, count, work);
-        kernels.attend_to(type)(some, 0, whole_lanes(count), first == 0 ? out : spare);
+        const bool together = lie_together(cells, count, seen.room);
+        const Queries some = together ? moved(queries, cells[0]) : packed(queries, type, cells, count, work);
+        const int64_t fetched = together ? seen.count - first : 0;  // mostly the next ones follow them
+        kernels.attend_to(type)(some, 0, whole_lanes(count), fetched, first == 0 ? out : spare);
         if (first > 0) {
             merge_all(kernels, queries, out, spare);
         }

@@ -15,8 +15,10 @@ void attend_to_all(const FloatKernels & kernels, CacheType type, const Queries *
                    uint8_t * out, int64_t bytes);
 
 // Computes the attention to one chunk of these cells.
+//
+// fetches: whether what is needed next is fetched from memory meanwhile.
 void attend_to_chunk(const FloatKernels & kernels, CacheType type, const Queries & queries, int64_t cells,
-                     int64_t chunk, uint8_t * out);
+                     int64_t chunk, bool fetches, uint8_t * out);
 
 // All cells that some queries see, in the order in which they are added up.
 struct SeenCells {

@@ -87,8 +87,9 @@ struct Partial {
 // Computes the attention to the cells from `first` (a multiple of kChunkCells) to `last` (not included). Their number
 // is a multiple of kFloatLanes and at most kChunkCells.
 //
+// fetched: where the cells end that are fetched from memory meanwhile, because they are needed next; 0: none are.
 // out: [queries.count] partials, Partial::bytes(value_length) apart.
-using Attend = void (*)(const Queries & queries, int64_t first, int64_t last, uint8_t * out);
+using Attend = void (*)(const Queries & queries, int64_t first, int64_t last, int64_t fetched, uint8_t * out);
 
 // Adds the partial `from` to `into`. Its cells come after those of `into`.
 using MergePartials = void (*)(Partial & into, const Partial & from, int64_t value_length);

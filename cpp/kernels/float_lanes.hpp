@@ -107,12 +107,14 @@ void multiply_rows(const CacheRows & cache, int64_t num_rows, const float * cons
     multiply_each<F, type>(cache, num_rows, x, columns, length, out, [](int64_t, int) {});
 }
 
-// Asks for memory that is needed soon. Nothing happens if there is none at this address.
+// Asks for memory that is needed soon, into the second cache: the first one has fewer lines under way than memory needs
+// to be busy. Nothing happens if there is none at this address.
 inline void fetch([[maybe_unused]] const uint8_t * at, [[maybe_unused]] int64_t bytes) {
 #ifdef __GNUC__
     for (int64_t i = 0; i < bytes; i += 64) {
-        __builtin_prefetch(at + i);
+        __builtin_prefetch(at + i, 0, 2);
     }
+    __asm__ volatile("");  // GCC leaves out calls of functions that do nothing but prefetch
 #endif
 }
 
@@ -269,7 +271,8 @@ inline int seeing(const Queries & queries, int64_t cell, int64_t cells, int (&wh
 }
 
 template <class F, CacheType type>
-inline void attend_tile(const Queries & queries, int64_t cell, int64_t cells, Partial * const * partials) {
+inline void attend_tile(const Queries & queries, int64_t cell, int64_t cells, int64_t ahead,
+                        Partial * const * partials) {
     int which[kMostQueries];
     const int count = seeing<F>(queries, cell, cells, which);
     if (count == 0) {
@@ -286,23 +289,21 @@ inline void attend_tile(const Queries & queries, int64_t cell, int64_t cells, Pa
     }
     const CacheRows keys = {queries.keys.data + cell * queries.keys.stride, queries.keys.stride};
     const CacheRows values = {queries.values.data + cell * queries.values.stride, queries.values.stride};
-    // The rows of one head lie apart, and the processor does not foresee them. Without fetching it waits half of the
-    // time.
     const int64_t value_bytes = cache_bytes(type, queries.value_length);
     multiply_each<F, type>(keys, cells, vectors, count, queries.key_length, rows, [&](int64_t row, int num_rows) {
-        for (int64_t r = row; r < row + num_rows; ++r) {
-            fetch(values.data + r * values.stride, value_bytes);
+        for (int64_t r = row; ahead > 0 && r < row + num_rows; ++r) {
+            fetch(values.data + (r + ahead) * values.stride, value_bytes);
         }
     });
     for (int i = 0; i < count; ++i) {
         weigh<F>(rows[i], cell, cells, queries, which[i], *partials[which[i]]);
     }
     add_weighted<F, type>(values, cells, scores, sums, count, queries.value_length,
-                          {keys.data + cells * keys.stride, keys.stride});
+                          {ahead > 0 ? keys.data + ahead * keys.stride : nullptr, keys.stride});
 }
 
 template <class F, CacheType type>
-void attend(const Queries & queries, int64_t first, int64_t last, uint8_t * out) {
+void attend(const Queries & queries, int64_t first, int64_t last, int64_t fetched, uint8_t * out) {
     Partial * partials[kMostQueries];
     for (int q = 0; q < queries.count; ++q) {
         partials[q] = reinterpret_cast<Partial *>(out + q * Partial::bytes(queries.value_length));
@@ -312,8 +313,11 @@ void attend(const Queries & queries, int64_t first, int64_t last, uint8_t * out)
             F::store(partials[q]->values() + i, F::spread(0.0F));
         }
     }
+    // The rows of one head lie apart, and the processor does not foresee them. Without fetching it waits half of the
+    // time. A chunk ahead is better than a tile; the last chunk can only fetch its own tiles.
+    const int64_t ahead = fetched == 0 ? 0 : last < fetched ? kChunkCells : kTileCells;
     for (int64_t cell = first; cell < last; cell += kTileCells) {
-        attend_tile<F, type>(queries, cell, last - cell < kTileCells ? last - cell : kTileCells, partials);
+        attend_tile<F, type>(queries, cell, last - cell < kTileCells ? last - cell : kTileCells, ahead, partials);
     }
 }
 

@@ -109,10 +109,13 @@ def run(arguments: argparse.Namespace) -> int:
     threads = arguments.threads or default_threads()
     skipped = _skipped(arguments.text)
     try:
-        return _train(arguments, budget, threads, skipped)
+        made, path, gain, by_lookup = _train(arguments, budget, threads, skipped)
     except (KeyboardInterrupt, SystemExit):
         print("specllama: the same command goes on where it was", file=sys.stderr)
         raise
+    print(_verdict(path, gain, by_lookup, _chosen(made.target, path, gain, by_lookup)), file=sys.stderr)
+    print(path)
+    return 0
 
 
 def _usual_kind(arguments: argparse.Namespace) -> str:
@@ -121,7 +124,10 @@ def _usual_kind(arguments: argparse.Namespace) -> str:
     return HYDRA if arguments.start is None and has_instructions() else EAGLE3
 
 
-def _train(arguments: argparse.Namespace, budget: Budget, threads: int, skipped: list[str]) -> int:
+def _train(
+    arguments: argparse.Namespace, budget: Budget, threads: int, skipped: list[str]
+) -> tuple[Trained, Path, Gain, Gain]:
+    """Train, and compare. Returns the result, the draft's path, and what it and lookup gain."""
     from specllama.commands.steps import steps
     from specllama.training.train import trained
 
@@ -145,10 +151,7 @@ def _train(arguments: argparse.Namespace, budget: Budget, threads: int, skipped:
         )
         shown.note("which type of its weights is the fastest here, and is it faster than plain decoding, and lookup?")
         best, gain, by_lookup = _measured(made, max(16, arguments.max_tokens // 4), threads, shown)
-        path = made.keep(best)
-    print(_verdict(path, gain, by_lookup, _chosen(made.target, path, gain, by_lookup)), file=sys.stderr)
-    print(path)
-    return 0
+        return made, made.keep(best), gain, by_lookup
 
 
 def _measured(made: Trained, most: int, threads: int, shown: _Shown) -> tuple[str, Gain, Gain]:
@@ -179,10 +182,14 @@ def _verdict(path: Path, gain: Gain, by_lookup: Gain, chosen: str | None) -> str
 
 
 def _skipped(texts: list[Path]) -> list[str]:
-    """Messages about the lines of the user's files that hold no prompt."""
+    """Messages about the lines of the user's files that hold no prompt. Files that cannot be read end the command."""
+    from specllama.prompts.reading import read_text
     from specllama.training.text import has_prompts
 
     with usage_checked():
+        for path in texts:
+            if not has_prompts(path.name):
+                read_text(path, "text")
         return read_prompts(path for path in texts if has_prompts(path.name))[1]
 
 

@@ -183,18 +183,26 @@ class CostMemory:
     """Gives a loop the known curves of its models, and writes what the loop has learned.
 
     It never disturbs a generation: a curve that cannot be read is unknown, and one that cannot be written is lost.
+
+    Args:
+        loop: the loop.
+        target: the target.
+        drafts: what else the loop times, in its order. The curve of None is not kept.
     """
 
-    def __init__(self, loop: _core.Speculator | _core.Scheduler, target: Model, drafts: Mapping[str, Model]) -> None:
+    def __init__(
+        self, loop: _core.Speculator | _core.Scheduler, target: Model, drafts: Mapping[str, Model | None]
+    ) -> None:
         self._loop = loop
-        self._keys = {role: cost_key(model, role) for role, model in {"target": target, **drafts}.items()}
+        timed = {"target": target, **drafts}
+        self._keys = {role: None if model is None else cost_key(model, role) for role, model in timed.items()}
         self._kept: dict[str, dict[int, float]] = {}
         self._rest_until = 0.0
         self.restore()
 
     def restore(self) -> None:
         """Have the loop use the curves in the files, in place of what it has learned."""
-        self._kept = {role: read(key) for role, key in self._keys.items()}
+        self._kept = {role: {} if key is None else read(key) for role, key in self._keys.items()}
         self._loop.restore_costs([*self._kept.values()])
 
     def keep(self) -> None:
@@ -204,7 +212,7 @@ class CostMemory:
             return
         known = dict(zip(self._keys, self._loop.costs, strict=False))  # a draft that cannot be used has none
         for role, key in self._keys.items():
-            if changed(self._kept[role], known.get(role, {})):
+            if key is not None and changed(self._kept[role], known.get(role, {})):
                 self._rest_until = now + _PAUSE
                 self._write(role, key, known[role])
 

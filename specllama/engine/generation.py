@@ -290,12 +290,18 @@ class Generation(ClosedWhenGone, Iterator[int]):
         if not request.reset and slot.position.evaluated:
             tokens = np.concatenate([slot.position.ids[: slot.position.evaluated], tokens])
             self._prompt_size = self._end = len(tokens)
-        self._begin_loop(tokens)
-        self._look_at_loop()
-        self.has_begun = True
-        if self._draft is not None and request.chooser is None and self._draft_unusable() is None:
-            self._rollback = slot.sequence.decoder.rollback
-        slot.position.ids[: len(tokens)] = tokens
+        held_before = slot.sequence.num_tokens
+        try:
+            self._begin_loop(tokens)
+            self._look_at_loop()
+            if self._draft is not None and request.chooser is None and self._draft_unusable() is None:
+                self._rollback = slot.sequence.decoder.rollback
+            slot.position.ids[: len(tokens)] = tokens
+            self.has_begun = True
+        except BaseException:  # Ctrl-C, too: the memory may have been cut already
+            left, position = slot.sequence.num_tokens, slot.position
+            position.move(min(position.evaluated, left) if left < held_before else position.evaluated, left)
+            raise
         self._note(None)
         self._is_heard = True
         request.listener.begin(self.tally)  # this comes last, because the listener may use the engine
@@ -311,28 +317,22 @@ class Generation(ClosedWhenGone, Iterator[int]):
             request.chooser.begin(self._processors)
             if self._draft is not None and options.most_draft_tokens > 0:
                 slot.account.warn_once(f"{request.chooser.reason}: decoding plainly, without the draft")
-        position, held = slot.position, slot.sequence.num_tokens
         # The loop keeps only the list of processors alive, and the position.
-        processor = functools.partial(_processed, self._processors, position)
-        try:
-            self._loop.begin(
-                tokens,
-                sampler=sampler,
-                rule=self._rule,
-                num_draft_tokens=num_draft_tokens,
-                seed=request.seed & (2**64 - 1),
-                paced=options.paced,
-                max_tokens=max(0, self._num_left),
-                logits_processor=processor if self._processors and not request.chooser else None,
-                constraint=constraint,
-                poll=None if request.listener is SILENT else request.listener.poll,
-                keeps_logits=request.keeps_logits,
-                corpus=np.append(slot.account.earlier.corpus(), np.asarray(request.lookup_corpus, dtype=np.int32)),
-            )
-        except BaseException:
-            left = slot.sequence.num_tokens
-            position.move(min(position.evaluated, left) if left < held else position.evaluated, left)
-            raise
+        processor = functools.partial(_processed, self._processors, slot.position)
+        self._loop.begin(
+            tokens,
+            sampler=sampler,
+            rule=self._rule,
+            num_draft_tokens=num_draft_tokens,
+            seed=request.seed & (2**64 - 1),
+            paced=options.paced,
+            max_tokens=max(0, self._num_left),
+            logits_processor=processor if self._processors and not request.chooser else None,
+            constraint=constraint,
+            poll=None if request.listener is SILENT else request.listener.poll,
+            keeps_logits=request.keeps_logits,
+            corpus=np.append(slot.account.earlier.corpus(), np.asarray(request.lookup_corpus, dtype=np.int32)),
+        )
 
     # Rounds
 

@@ -122,7 +122,7 @@ class Slot:
             else:
                 self._loop = self._draft.loop(self.sequence, scheduler=self._scheduler)
                 if self.is_alone:  # else `Texts` keeps the costs of all slots
-                    self._costs = CostMemory(self._loop, self.model, self._draft.models)
+                    self._costs = CostMemory(self._loop, self.model, self._draft.timed)
         return self._loop
 
     def restore_costs(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -67,7 +68,9 @@ class Texts:
     def __init__(self, own: Slot, cache_tokens: int | None = None) -> None:
         self.own = own
         self._cache_tokens = cache_tokens
-        self._lock = threading.Condition()
+        # No Condition: its methods are Python code, and Ctrl-C in one of them would leave it locked for good.
+        self._lock = threading.Lock()
+        self._waiting: list[queue.SimpleQueue[None]] = []  # one for each text that waits for a slot
         self._closing = threading.Lock()  # a text never takes this lock
         self._contexts: Contexts | None = None
         self._costs: CostMemory | None = None
@@ -140,24 +143,12 @@ class Texts:
         Raises:
             ClosedError: the Llama is closed, or being closed.
         """
-        taker = threading.get_ident()
-        slot = None
-        with self._lock:
-            # A text that takes the own slot may have closed the others since `open`.
-            while not self._free and not self._is_closed and not (count == 1 and self._contexts is None):
-                if self._contexts is None:
-                    self._open(self.own.draft, count)
-                else:
-                    self._lock.wait(_WAITING)
-                    poll()
-            if self._is_closed:
-                raise_closed()
-            if self._contexts is not None:
-                slot = max(self._free, key=lambda free: _num_continued(self._texts.get(free, ""), text))
-                self._free.remove(slot)
-                self._texts[slot] = text
-                self._takers.append(taker)
-        if slot is None:
+        taker, waiter = threading.get_ident(), queue.SimpleQueue[None]()
+        while (slot := self._slot_for(text, taker, count, waiter)) is None:
+            with contextlib.suppress(queue.Empty):
+                waiter.get(timeout=_WAITING)
+            poll()
+        if slot is self.own:
             with self.beside(poll) as own:
                 yield own
             return
@@ -167,10 +158,39 @@ class Texts:
             with self._lock:
                 self._takers.remove(taker)
                 self._free.append(slot)
-                self._lock.notify_all()
+                self._wake()
             costs = self._costs
             if costs is not None:
                 costs.keep()
+
+    def _slot_for(self, text: str, taker: int, count: int, waiter: queue.SimpleQueue[None]) -> Slot | None:
+        """A slot for a text, which takes it. The own slot has to be taken yet. None if it must wait.
+
+        Raises:
+            ClosedError: the Llama is closed, or being closed.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise_closed()
+            if self._contexts is None and count == 1:
+                return self.own
+            if self._contexts is None:  # a text that takes the own slot may have closed the others since `open`
+                self._open(self.own.draft, count)
+            if not self._free:
+                if waiter not in self._waiting:
+                    self._waiting.append(waiter)
+                return None
+            slot = max(self._free, key=lambda free: _num_continued(self._texts.get(free, ""), text))
+            self._free.remove(slot)
+            self._texts[slot] = text
+            self._takers.append(taker)
+            return slot
+
+    def _wake(self) -> None:
+        """Let all who wait look again. The lock must be held."""
+        for waiter in self._waiting:
+            waiter.put(None)
+        self._waiting.clear()
 
     @contextlib.contextmanager
     def beside(self, poll: Callable[[], None]) -> Iterator[Slot]:
@@ -213,21 +233,30 @@ class Texts:
         with self._closing:
             with self._lock:
                 self._is_closed = True
-                self._lock.notify_all()
+                self._wake()
                 contexts = self._contexts
             if contexts is not None:
                 contexts.end()  # without the lock, because it waits for texts that may call this object
-            with self._lock:
-                # Between two steps, texts read logits and other parts of the model.
-                self._lock.wait_for(lambda: not self._takers)
-                self._close()
+            waiter = queue.SimpleQueue[None]()
+            while not self._closed(waiter):
+                waiter.get()
+
+    def _closed(self, waiter: queue.SimpleQueue[None]) -> bool:
+        """Free the contexts, unless a text has a slot. Then the waiter is woken when it leaves."""
+        with self._lock:
+            if self._takers:  # between two steps, texts read logits and other parts of the model
+                self._waiting.append(waiter)
+                return False
+            self._close()
+            return True
 
     def leave_parent(self) -> None:
         """Called in a forked child, which lacks the thread that decodes for all slots.
 
         New slots are opened when needed. The old ones are never freed, because that would wait for this thread.
         """
-        self._lock, self._closing, self._beside = threading.Condition(), threading.Lock(), threading.Lock()
+        self._lock, self._closing, self._beside = threading.Lock(), threading.Lock(), threading.Lock()
+        self._waiting = []
         if self._contexts is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object((self._contexts, self._costs, *self._free)))
             self._contexts = None
@@ -253,7 +282,7 @@ class Texts:
         self._contexts, self._count = contexts, count
         self._draft = draft, _is_usable(draft)
         if draft is not None:
-            self._costs = CostMemory(contexts.scheduler, own.model, draft.models)
+            self._costs = CostMemory(contexts.scheduler, own.model, draft.timed)
 
     def _close(self) -> None:
         if self._contexts is not None:

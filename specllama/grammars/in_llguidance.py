@@ -9,37 +9,47 @@ from __future__ import annotations
 import atexit
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 
 _LONGEST_WAIT = 3.0  # seconds
 
 
 class _Calls:
-    """The calls of llguidance that are under way."""
+    """The calls of llguidance that are under way.
+
+    There is no Condition: its methods are Python code, and Ctrl-C in one of them would leave it locked for good.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._under_way = 0
         self._ended_by: int | None = None  # the thread that ends the interpreter
 
     @contextlib.contextmanager
     def one(self) -> Iterator[None]:
         """A block in which llguidance is called. Once the interpreter ends, no other thread gets in."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended_by in (None, threading.get_ident()))
-            self._under_way += 1
+        while not self._has_entered():
+            time.sleep(_LONGEST_WAIT)
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._under_way -= 1
-                self._changed.notify_all()
+
+    def _has_entered(self) -> bool:
+        with self._lock:
+            may_enter = self._ended_by in (None, threading.get_ident())
+            self._under_way += may_enter
+            return may_enter
 
     def end(self) -> None:
         """Let no other thread in any more, and wait for those that are in."""
-        with self._changed:
+        with self._lock:
             self._ended_by = threading.get_ident()
-            self._changed.wait_for(lambda: self._under_way == 0, _LONGEST_WAIT)
+        last = time.monotonic() + _LONGEST_WAIT
+        while self._under_way and time.monotonic() < last:
+            time.sleep(0.001)
 
 
 _calls = _Calls()

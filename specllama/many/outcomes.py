@@ -7,6 +7,7 @@ import os
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from specllama.engine.slot import Slot
 from specllama.stats import Stats
 
 _CLOSING = 0.1  # seconds between two checks whether the outcomes were closed
+_FULL = 0.01  # seconds between two checks whether an outcome was read
 _PATIENCE = 0.7  # seconds for which Ctrl-C waits for the threads, which end as soon as they can
 
 
@@ -59,11 +61,11 @@ class Outcome:
         return str(choice["message"]["content"] or "" if "message" in choice else choice["text"])
 
 
-class Outcomes(Iterator[Outcome]):
-    """An iterator over the outcomes, in the order in which texts end. At most two for each slot wait to be read.
+class _Work:
+    """The work of the threads, and what they share with the reader of the outcomes.
 
-    Read it to its end, or close it. ``close`` ends the texts under way, and may be called from any thread. An exception
-    in the source of the jobs is raised here once, after the outcomes of the jobs before it.
+    The threads hold this object and not the reader's, so that a reader that is dropped ends them. Nothing here has a
+    Condition: its methods are Python code, and Ctrl-C in one of them would leave it locked for good.
     """
 
     def __init__(self, llama: EngineLlama, count: int, jobs: Iterable[Job]) -> None:
@@ -71,20 +73,83 @@ class Outcomes(Iterator[Outcome]):
         self._count = count
         self._jobs = enumerate(jobs)
         self._source = threading.Lock()  # the jobs may be made by a generator
-        self._source_error: BaseException | None = None  # after an error no more jobs are read
-        self._ended: queue.Queue[Outcome | BaseException | None] = queue.Queue(maxsize=2 * count)
         self._watches: dict[int, Watch] = {}
-        self._closed = threading.Event()
+        self.source_error: BaseException | None = None  # after an error no more jobs are read
+        self.ended: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
+        self.is_closed = False
+
+    def end(self) -> None:
+        """End the texts under way, and begin no more."""
+        self.is_closed = True
+        for watch in list(self._watches.values()):
+            watch.stop()
+
+    def run(self) -> None:
+        """Generate texts until there are no more jobs. Each thread runs this, and puts None behind its last outcome."""
+        try:
+            while not self.is_closed:
+                if not self._source.acquire(timeout=_CLOSING):
+                    continue
+                try:
+                    number, job = (-1, None) if self.source_error else next(self._jobs, (-1, None))
+                except BaseException as error:
+                    self.source_error = error
+                    break
+                finally:
+                    self._source.release()
+                if job is None:
+                    break
+                self._put(self._outcome(number, job))
+        except Stopped:
+            pass
+        except BaseException as error:
+            self._put(error)
+        self.ended.put(None)
+
+    def _outcome(self, number: int, job: Job) -> Outcome:
+        watch = self._watches[number] = Watch()
+        try:
+            if self.is_closed:
+                watch.stop()
+            texts = self._llama.engine.texts
+            taken = texts.beside(watch.poll) if job.is_alone else texts.taken(self._count, watch.poll)
+            with taken as slot:
+                response = job.run(slot, watch)
+                return Outcome(number, response, None, watch.stats())
+        except Stopped:
+            raise
+        except Exception as error:
+            return Outcome(number, None, error, watch.stats())
+        finally:
+            del self._watches[number]
+
+    def _put(self, ended: Outcome | BaseException) -> None:
+        while self.ended.qsize() >= 2 * self._count and not self.is_closed:
+            time.sleep(_FULL)
+        self.ended.put(ended)
+
+
+class Outcomes(Iterator[Outcome]):
+    """An iterator over the outcomes, in the order in which texts end. About two for each slot wait to be read.
+
+    Read it to its end, close it, or drop it: the texts under way then end. ``close`` may be called from any thread. An
+    exception in the source of the jobs is raised here once, after the outcomes of the jobs before it.
+    """
+
+    def __init__(self, llama: EngineLlama, count: int, jobs: Iterable[Job]) -> None:
+        self._work = _Work(llama, count, jobs)
+        weakref.finalize(self, self._work.end).atexit = False
         self._interrupted = False
         self._process = os.getpid()
         self._threads = [
-            threading.Thread(target=self._work, name=f"specllama-text-{number}", daemon=True) for number in range(count)
+            threading.Thread(target=self._work.run, name=f"specllama-text-{number}", daemon=True)
+            for number in range(count)
         ]
         self._num_working = 0  # threads that may still put something into the queue
 
     def start(self) -> None:
         """Start the threads, unless they have been started. If this is interrupted, they end."""
-        if self._num_working or self._closed.is_set():
+        if self._num_working or self._work.is_closed:
             return
         try:
             for thread in self._threads:
@@ -99,9 +164,10 @@ class Outcomes(Iterator[Outcome]):
         """The next outcome."""
         if self._process != os.getpid():
             raise_forked()
-        while self._num_working and not self._closed.is_set():
+        work = self._work
+        while self._num_working and not work.is_closed:
             try:
-                ended = self._ended.get()
+                ended = work.ended.get()
             except KeyboardInterrupt:
                 self._interrupted = True
                 raise
@@ -113,16 +179,14 @@ class Outcomes(Iterator[Outcome]):
             else:
                 return ended
         self.close()
-        if self._source_error is not None:
-            error, self._source_error = self._source_error, None
+        if work.source_error is not None:
+            error, work.source_error = work.source_error, None
             raise error
         raise StopIteration
 
     def close(self) -> None:
         """End the texts under way, and begin no more."""
-        self._closed.set()
-        for watch in list(self._watches.values()):
-            watch.stop()
+        self._work.end()
         last = time.monotonic() + _PATIENCE
         for thread in self._threads:
             if thread.is_alive() and thread is not threading.current_thread():
@@ -137,56 +201,6 @@ class Outcomes(Iterator[Outcome]):
         """Close the outcomes, as ``close`` does."""
         self._interrupted = self._interrupted or isinstance(exception[1], KeyboardInterrupt)
         self.close()
-
-    # In a thread
-
-    def _work(self) -> None:
-        try:
-            while not self._closed.is_set():
-                if not self._source.acquire(timeout=_CLOSING):
-                    continue
-                try:
-                    number, job = (-1, None) if self._source_error else next(self._jobs, (-1, None))
-                except BaseException as error:
-                    self._source_error = error
-                    break
-                finally:
-                    self._source.release()
-                if job is None:
-                    break
-                self._put(self._outcome(number, job))
-        except Stopped:
-            pass
-        except BaseException as error:
-            self._put(error)
-        self._put(None)
-
-    def _outcome(self, number: int, job: Job) -> Outcome:
-        watch = self._watches[number] = Watch()
-        try:
-            if self._closed.is_set():
-                watch.stop()
-            texts = self._llama.engine.texts
-            taken = texts.beside(watch.poll) if job.is_alone else texts.taken(self._count, watch.poll)
-            with taken as slot:
-                response = job.run(slot, watch)
-                return Outcome(number, response, None, watch.stats())
-        except Stopped:
-            raise
-        except Exception as error:
-            return Outcome(number, None, error, watch.stats())
-        finally:
-            del self._watches[number]
-
-    def _put(self, ended: Outcome | BaseException | None) -> None:
-        while True:
-            try:
-                self._ended.put(ended, timeout=_CLOSING)
-            except queue.Full:
-                if self._closed.is_set():
-                    return
-            else:
-                return
 
 
 def arguments_of(item: Any, name: str, common: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,12 +21,12 @@ Work = Callable[[Watch], Generator[Item, None, None]]
 class Job:
     """Work that runs in a thread of the worker. Iterating in the event loop gives its items, or raises its error.
 
-    Items wait here without a limit, so that a slow client does not block the model. There are never more than a context
-    has tokens.
+    Items wait here without a limit, so that a slow client does not block the model. There are never more than the
+    contexts of all its texts have tokens.
     """
 
     def __init__(self, work: Work) -> None:
-        self._work = work
+        self._work: Work | None = work  # it holds the request, which may be large
         self._watch = Watch()
         self._loop = asyncio.get_running_loop()
         self._arrived: asyncio.Queue[Item | Exception] = asyncio.Queue()
@@ -47,8 +47,8 @@ class Job:
         """Ends the job within a round, or before it has begun. The iteration raises `reason`, by default Stopped."""
         self._watch.stop()
         self._arrived.put_nowait(reason or Stopped("the client has left"))
-        if self._future is not None:
-            self._future.cancel()
+        if self._future is not None and self._future.cancel():
+            self._work = None  # a queue holds this object until a thread is free
 
     def stats(self) -> Stats:
         """Statistics so far."""
@@ -69,8 +69,10 @@ class Job:
         return arrived
 
     def _run(self) -> None:
+        work, self._work = self._work, None
+        assert work is not None
         try:
-            with contextlib.closing(self._work(self._watch)) as items:
+            with contextlib.closing(work(self._watch)) as items:
                 for item in items:
                     self._post(item)
             self.outcome = "completed"
@@ -83,5 +85,6 @@ class Job:
         self._loop.call_soon_threadsafe(self._arrived.put_nowait, item)
 
     def _end(self, ended: Callable[[Job], None]) -> None:
+        self._future = None  # it holds this object
         ended(self)
         self._arrived.put_nowait(self._last)

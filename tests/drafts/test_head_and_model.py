@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 import numpy as np
 import pytest
+import tiny_models as tiny
 from exact import EXACT_CACHE
 from fresh import RULES, assert_texts_of_plain_decoding, text_of
 from simulation import MOST, TARGETS, curve
+from state_heads import KINDS, fitted_state_head, write_state_head
 from test_scheduler import prompts
 
 import specllama
@@ -54,6 +56,40 @@ def test_a_fixed_number_is_drafted_by_the_head(make_llama: MakeLlama, tiny_files
     llm = make_llama(tiny_files.deep, both, num_draft_tokens=3, **EXACT_CACHE)
     text_of(llm, LONG)
     assert {"head"} == llm.stats.per_drafter.keys() - {"lookup", "grammar"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rule", RULES)
+def test_a_head_that_is_no_model(
+    make_llama: MakeLlama,
+    tiny_files: TinyFiles,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    rule: str,
+) -> None:
+    """A Hydra, Medusa or blockwise head: it has no context, and what it costs is not kept as if it were the model's."""
+    monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path))
+    words = tiny.word_vocabulary()
+    weights = fitted_state_head(kind, words, tiny.llama_weights(words, seed=1, n_layer=4), first=259)
+    head = write_state_head(tmp_path / "head.gguf", kind, words, weights)
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    llm = make_llama(tiny_files.deep, [tiny_files.good, head], verify=rule, max_parallel=2, **EXACT_CACHE)
+    for costs in ([TARGET, FREE, COSTLY], [TARGET, COSTLY, FREE]):
+        llm.engine.own.loop.restore_costs(costs)
+        text_of(llm, LONG[1:], num_draft_tokens="auto", temperature=0.9, max_tokens=20)
+        assert_texts_of_plain_decoding(llm, plain, rule, [LONG, "a dog", LONG + " no fox"], [1, 5, "auto"])
+    assert {"state_head", "model"} <= llm.total_stats.per_drafter.keys()
+    text_of(llm, LONG, num_draft_tokens=3)
+    assert {"state_head"} == llm.stats.per_drafter.keys() - {"lookup", "grammar"}
+    asked: dict[str, Any] = {"max_tokens": 12, "temperature": 0.9, "seed": 4}
+    texts = [LONG, "a dog", LONG + " no fox"]
+    expected = [plain.create_completion(text, **asked)["choices"][0]["text"] for text in texts]
+    if rule == "coupled":
+        assert [found.text for found in llm.create_completions(texts, **asked)] == expected
+    kept = [path.read_text() for path in (cache.cache_dir() / "costs").iterdir()]
+    assert any('"role": "draft"' in one for one in kept)
+    assert not any('"role": "head"' in one for one in kept)
 
 
 def test_one_whose_memory_is_full_leaves_it_to_the_other(

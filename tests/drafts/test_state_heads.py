@@ -309,12 +309,6 @@ def test_behind_an_interruption(make_llama: MakeLlama, tiny_files: TinyFiles, tm
     assert text_of(llm, LONG, temperature=0.0) == text_of(plain, LONG, temperature=0.0)
 
 
-def test_a_list_with_a_model_is_refused(tiny_files: TinyFiles, tmp_path: Path) -> None:
-    head = write_state_head(tmp_path / "head.gguf", "medusa", WORDS, fitted("medusa", letters=False))
-    with pytest.raises(ValueError, match="draft_model"):
-        specllama.Llama(str(tiny_files.deep), draft_model=[str(head), str(tiny_files.good)], n_ctx=256, verbose=False)
-
-
 @pytest.mark.parametrize("target", ["recurrent", "hybrid"])
 def test_a_target_whose_memory_is_recurrent(
     make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, target: str

@@ -203,6 +203,28 @@ def test_keyboard_interrupt_while_decoding(llm: specllama.Llama, make_llama: Mak
     assert_like_fresh(llm, make_llama, tiny_files)
 
 
+@pytest.mark.parametrize("draft", [None, "good"])
+@pytest.mark.parametrize("target", ["target", "recurrent", "sliding"])
+def test_keyboard_interrupt_where_a_text_begins(
+    make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, target: str, draft: str | None
+) -> None:
+    """The loop has cut the memory for another text already, and the text before goes on from what is left of it."""
+    path, before = getattr(tiny_files, target), "the cat sat on the dog and the fox"
+    given = None if draft is None else getattr(tiny_files, draft)
+    llm, fresh = make_llama(path, given), make_llama(path)
+    text_of(llm, before)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+
+        def interrupt(_: object) -> None:
+            raise KeyboardInterrupt
+
+        patched.setattr("specllama.engine.generation.Generation._look_at_loop", interrupt)
+        text_of(llm, "the dog")
+    llm.load_state(llm.save_state())
+    for prompt in (before, before + " it", "the dog", before):
+        assert text_of(llm, prompt) == text_of(fresh, prompt)
+
+
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("verbose", [False, True])
 @pytest.mark.parametrize("call", ["save_state", "another draft", "close"])

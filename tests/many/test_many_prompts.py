@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,20 @@ def give_up(llm: specllama.Llama, done: threading.Event) -> None:
     for i in range(NUM_GIVEN_UP):
         with llm.create_completions([f"stop {i} me"], max_tokens=230, temperature=1.0, stream=True):
             done.wait(chance.random() * 0.05)
+
+
+def test_outcomes_that_are_dropped(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """Their threads end, and nothing of theirs keeps the Llama."""
+    llm = make_llama(n_ctx=256, max_parallel=3)
+    for _ in range(3):
+        for _ in llm.create_completions(["the cat"] * 12, max_tokens=4, stream=True):
+            break
+    deadline = time.monotonic() + 20
+    while any(thread.name.startswith("specllama-text") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    found = llm.create_completions(["the cat"] * 4, max_tokens=4, temperature=0.0)
+    assert len({outcome.text for outcome in found}) == 1
 
 
 @pytest.mark.long

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import re
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -23,9 +25,13 @@ from served import Served, send, serving  # needs the extra
 
 import specllama
 from specllama import server
+from specllama.server.worker import Worker
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
+
+    from specllama.drop_in.watch import Watch
+    from specllama.server.job import Item, Job
 
 PROMPT = "the cat sat on the dog and"
 LONG: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 900, "temperature": 1.0, "seed": 1, "logit_bias": {"2": -100}}
@@ -67,6 +73,47 @@ def held(llm: specllama.Llama, monkeypatch: pytest.MonkeyPatch) -> Iterator[thre
             yield go_on
         finally:
             go_on.set()
+
+
+class _Body:
+    """A large body of a request."""
+
+
+def test_a_request_that_is_over_is_let_go() -> None:
+    """A client that leaves while it waits, and one that was answered: no queue and no cycle keeps what it sent."""
+
+    async def run() -> None:
+        worker, go = Worker(max_waiting=4), threading.Event()
+
+        def long_work(_: Watch) -> Iterator[Item]:
+            go.wait()
+            yield {}
+
+        def started() -> tuple[Job, weakref.ref[_Body]]:
+            body = _Body()
+
+            def work(_: Watch, body: _Body = body) -> Iterator[Item]:
+                yield {"of": id(body)}
+
+            return worker.start(work), weakref.ref(body)
+
+        gc.disable()
+        try:
+            running = worker.start(long_work)
+            (left, of_left), (answered, of_answered) = started(), started()
+            left.stop()
+            assert of_left() is None
+            go.set()
+            assert [item async for item in running] == [{}]
+            assert len([item async for item in answered]) == 1
+            assert of_answered() is None
+        finally:
+            gc.enable()
+            go.set()
+            worker.shut_down()
+            worker.close()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("stream", [False, True])

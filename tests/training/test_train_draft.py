@@ -214,6 +214,11 @@ def test_ctrl_c_says_how_to_go_on(
     assert "measuring how fast" not in err
     assert_is_a_head(other)
 
+    monkeypatch.setattr("specllama.commands.drafts.remember_gains", gain_of)
+    assert cli.main(["train-draft", str(model), *OPTIONS, "-o", str(other), "--force"]) == 130
+    assert "the same command goes on" not in capsys.readouterr().err
+    assert_is_a_head(other)
+
 
 def test_trainings_that_did_not_end_are_named(model: Path, cache: Path) -> None:
     with pytest.raises(KeyboardInterrupt), trained(model, BUDGET, threads=1, progress=Interrupting("states")):
@@ -287,6 +292,10 @@ def test_lines_that_are_no_prompts_are_told(
     assert capsys.readouterr().err.count(f"skipped {prompts}:2: not JSON") == 1
     prompts.write_text("{", encoding="utf-8")
     assert cli.main(["train-draft", str(model), *OPTIONS, "--text", str(prompts)]) == 2
+    words = tmp_path / "words.txt"
+    words.write_bytes(b"the \xff cat")
+    assert cli.main(["train-draft", str(model), *OPTIONS, "--text", str(words)]) == 2
+    assert f"cannot read text from {words}: byte 4 is not UTF-8" in capsys.readouterr().err
 
 
 def test_nothing_that_it_reads_is_replaced(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import os
 from collections.abc import Callable, Iterator
@@ -14,11 +13,11 @@ import numpy.typing as npt
 from specllama import _core
 from specllama.engine.model import Model
 
-from .draft import GRAMMAR, LOOKUP, Draft, DraftKind, Loader, Sequences
+from .draft import DrawingDraft, Sequences
 
 
-class DecodingDraft(Draft):
-    """A draft that decodes. It also looks up the text.
+class DecodingDraft(DrawingDraft):
+    """A draft that decodes.
 
     Args:
         target: the model that it drafts for.
@@ -30,16 +29,13 @@ class DecodingDraft(Draft):
         reopened_by: the ``draft_model`` that opens an equal draft in another process; None for `given`.
 
     Attributes:
-        drafter: the drafter's name in the native table.
         name: the model's name in reports.
 
     Raises:
         ValueError: the model keeps no KV cache.
     """
 
-    drafter: ClassVar[str]
     name: ClassVar[str]
-    also_looks_up = True
 
     def __init__(
         self,
@@ -53,11 +49,10 @@ class DecodingDraft(Draft):
         reopened_by: Any = None,
     ) -> None:
         self.sequence: _core.Sequence = model.sequence  # refuses a model that cannot generate
-        super().__init__(given, target.why_no_rollback or model.why_no_rollback)
+        super().__init__(given, target.why_no_rollback or model.why_no_rollback, corpus)
         self.model = model
         self.models = {self.name: model}
         self.window = window or 0
-        self._corpus = corpus
         self._close = close
         self._reopened_by = given if reopened_by is None else reopened_by
 
@@ -76,15 +71,8 @@ class DecodingDraft(Draft):
         return self.model.kept()
 
     def parts(self, own: Sequences | None) -> dict[str, Any]:
-        """The native drafter's arguments, as keyword arguments of `_core.Speculator`."""
-        return {self.name: self.sequence if own is None else own[self.name], "draft_window": self.window}
-
-    def loop(
-        self, target: _core.Sequence, own: Sequences | None = None, scheduler: _core.Scheduler | None = None
-    ) -> _core.Speculator:
         """See the base class."""
-        drafters = [GRAMMAR, LOOKUP, self.drafter]
-        return _core.Speculator(target, drafters, corpus=self._corpus, scheduler=scheduler, **self.parts(own))
+        return {self.name: self.sequence if own is None else own[self.name], "draft_window": self.window}
 
     def notice_closing(self) -> None:
         """Mark the draft as unusable if its owner has closed it: its native context must not be touched any more."""
@@ -109,20 +97,6 @@ class DecodingDraft(Draft):
         if self._close is not None:
             self._close()
             self._close = None
-
-
-class DecodingKind(DraftKind):
-    """A kind of draft that decodes.
-
-    Attributes:
-        drafter: the drafter's name in the native table.
-    """
-
-    drafter: ClassVar[str]
-
-    @abc.abstractmethod
-    def open(self, target: Model, loader: Loader) -> DecodingDraft:
-        """See the base class."""
 
 
 @contextlib.contextmanager

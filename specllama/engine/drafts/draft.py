@@ -49,6 +49,11 @@ class Draft(abc.ABC):
         return str(self.given)
 
     @property
+    def timed(self) -> Mapping[str, Model | None]:
+        """What the native loop times besides the target, in its order. None stands for a head that is no model."""
+        return self.models
+
+    @property
     def reopened_by(self) -> Any:
         """The ``draft_model`` that opens an equal draft in another process."""
         return self.given
@@ -97,6 +102,41 @@ class Draft(abc.ABC):
 
     def close(self) -> None:  # noqa: B027
         """Free what was opened for this target."""
+
+
+class DrawingDraft(Draft):
+    """A draft that one native drafter draws. It also looks up the text.
+
+    Args:
+        given: the user's ``draft_model``.
+        unusable: why it cannot draft; None if it can.
+        corpus: tokens [n] to look up besides the text.
+
+    Attributes:
+        drafter: the drafter's name in the native table.
+    """
+
+    drafter: ClassVar[str]
+    also_looks_up = True
+
+    def __init__(self, given: Any, unusable: str | None, corpus: npt.NDArray[np.int32]) -> None:
+        super().__init__(given, unusable)
+        self._corpus = corpus
+
+    @abc.abstractmethod
+    def parts(self, own: Sequences | None) -> dict[str, Any]:
+        """The native drafter's arguments, as keyword arguments of `_core.Speculator`.
+
+        Args:
+            own: see `loop`.
+        """
+
+    def loop(
+        self, target: _core.Sequence, own: Sequences | None = None, scheduler: _core.Scheduler | None = None
+    ) -> _core.Speculator:
+        """See the base class."""
+        drafters = [GRAMMAR, LOOKUP, self.drafter]
+        return _core.Speculator(target, drafters, corpus=self._corpus, scheduler=scheduler, **self.parts(own))
 
 
 class DraftOfMany(Draft):
@@ -221,3 +261,17 @@ class DraftKind(abc.ABC):
                 "file's text first, decode bytes"
             )
         return token_ids(given, "lookup_corpus", target.n_vocab)
+
+
+class DrawingKind(DraftKind):
+    """A kind of draft that one native drafter draws.
+
+    Attributes:
+        drafter: the drafter's name in the native table.
+    """
+
+    drafter: ClassVar[str]
+
+    @abc.abstractmethod
+    def open(self, target: Model, loader: Loader) -> DrawingDraft:
+        """See the base class."""

@@ -14,8 +14,8 @@ from specllama.engine.same_vocabulary import check_vocabulary_of_file, require_s
 from specllama.models.head_file import read_head
 from specllama.models.state_head_file import StateHeadFile
 
-from .decoding import DecodingDraft, DecodingKind, freed_after_errors
-from .draft import Loader
+from .decoding import DecodingDraft, freed_after_errors
+from .draft import DrawingKind, Loader
 from .draft_options import TEXT, DraftOptions
 
 OF_A_HEAD = TEXT | {"draft_window"}
@@ -30,7 +30,7 @@ class HeadDraft(DecodingDraft):
     name = "head"
 
 
-class HeadInFile(DecodingKind):
+class HeadInFile(DrawingKind):
     """The kind of draft that is a head in its own file.
 
     Attributes:

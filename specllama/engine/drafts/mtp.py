@@ -11,14 +11,14 @@ from specllama.engine.hidden import Hidden, of_mtp, shown_to_mtp
 from specllama.engine.model import Model
 from specllama.models.loading import captured_errors, one_at_a_time, quiet, why_no_context
 
-from .decoding import DecodingKind, freed_after_errors
-from .draft import Loader
+from .decoding import freed_after_errors
+from .draft import DrawingKind, Loader
 from .head import OF_A_HEAD, HeadDraft
 
 MTP = "mtp"
 
 
-class OwnMtp(DecodingKind):
+class OwnMtp(DrawingKind):
     """The kind of draft that is the MTP layers of the target's file.
 
     One layer runs once for each token that it drafts. Several layers take turns.

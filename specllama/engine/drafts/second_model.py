@@ -30,8 +30,8 @@ from specllama.models.opening_checks import check_opening
 from specllama.models.shared_tokens import have_same_tokens
 from specllama.warn import warn
 
-from .decoding import DecodingDraft, DecodingKind, freed_after_errors
-from .draft import LOOKUP, Loaded, Loader, Sequences, raise_no_draft
+from .decoding import DecodingDraft, freed_after_errors
+from .draft import LOOKUP, DrawingKind, Loaded, Loader, Sequences, raise_no_draft
 from .draft_options import LOOKAHEAD, TEXT, DraftOptions
 from .foreign import ForeignDraft
 from .vocabulary import DraftVocabulary
@@ -152,7 +152,7 @@ def draft_of(
     return draft
 
 
-class FileModel(DecodingKind):
+class FileModel(DrawingKind):
     """The kind of draft that is a model loaded for this target."""
 
     takes = _OF_A_MODEL | {"draft_kwargs"}
@@ -209,7 +209,7 @@ class FileModel(DecodingKind):
             return inner
 
 
-class LentModel(DecodingKind):
+class LentModel(DrawingKind):
     """The kind of draft that is an open model of the user's. Its owner frees it."""
 
     takes = _OF_A_MODEL

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,11 @@ from specllama import _core
 from specllama.engine.hidden import Hidden
 from specllama.engine.model import Model
 
-from .decoding import DecodingDraft, DecodingKind
-from .draft import GRAMMAR, LOOKUP, Draft, DraftKind, Loader, Sequences
+from .draft import GRAMMAR, LOOKUP, Draft, DraftKind, DrawingDraft, DrawingKind, Loader, Sequences
 from .draft_options import DraftOptions
 
-_LISTS = (["head", "model"], ["block_head", "model"])
-"""The allowed pairs of native drafters, in the order that they are sorted in."""
+_HEADS, _MODEL = ("head", "block_head", "state_head"), "model"
+"""The native drafters that may stand in a list: one of the first ones, and the other."""
 
 
 class Together(Draft):
@@ -31,7 +30,7 @@ class Together(Draft):
 
     also_looks_up = True
 
-    def __init__(self, both: Sequence[DecodingDraft], corpus: npt.NDArray[np.int32]) -> None:
+    def __init__(self, both: Sequence[DrawingDraft], corpus: npt.NDArray[np.int32]) -> None:
         super().__init__([draft.given for draft in both], None)
         self.both = both
         self.models = {name: model for draft in both for name, model in draft.models.items()}
@@ -42,6 +41,11 @@ class Together(Draft):
     def label(self) -> str:
         """The names of both drafts."""
         return " and ".join(draft.label for draft in self.both)
+
+    @property
+    def timed(self) -> Mapping[str, Model | None]:
+        """See the base class."""
+        return {name: model for draft in self.both for name, model in draft.timed.items()}
 
     @property
     def reopened_by(self) -> list[Any]:
@@ -100,11 +104,13 @@ class HeadAndModel(DraftKind):
 
     def __init__(self, options: DraftOptions, kinds: Sequence[type[DraftKind]], given: Sequence[Any]) -> None:
         super().__init__(options)
-        both = [(kind, one) for kind, one in zip(kinds, given, strict=True) if issubclass(kind, DecodingKind)]
-        both.sort(key=lambda of_one: of_one[0].drafter)
-        if [kind.drafter for kind, _ in both] not in _LISTS or len(given) > len(both):
+        both = [(kind, one) for kind, one in zip(kinds, given, strict=True) if issubclass(kind, DrawingKind)]
+        both.sort(key=lambda of_one: of_one[0].drafter == _MODEL)
+        drafters = [kind.drafter for kind, _ in both]
+        if len(given) > len(both) or drafters not in [[head, _MODEL] for head in _HEADS]:
             raise ValueError(
-                f"draft_model={[*given]!r:.200} must be a head (or 'mtp') and a smaller model, if it is a list"
+                f"draft_model={[*given]!r:.200} must be a head (or 'mtp') and a smaller model, if it is a list. Lookup "
+                "is used beside any draft, and need not stand in it"
             )
         of_head, of_model = (kind.takes for kind, _ in both)
         if "draft_kwargs" in of_model:

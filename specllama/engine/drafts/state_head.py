@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from specllama.engine.states import require_computed
 from specllama.models.gguf_values import StoredTensor, parts_of, read_whole_header
 from specllama.models.state_head_file import StateHeadFile, mapped, read_state_head
 
-from .draft import GRAMMAR, LOOKUP, Draft, DraftKind, Loader, Sequences
+from .draft import DrawingDraft, DrawingKind, Loader, Sequences
 from .draft_options import TEXT
 from .head import require_fit
 
@@ -23,8 +24,8 @@ _DIMENSIONS = 2
 _EMBEDDINGS = "token_embd.weight"
 
 
-class StateHeadDraft(Draft):
-    """A Medusa, Hydra or blockwise head. It also looks up the text.
+class StateHeadDraft(DrawingDraft):
+    """A Medusa, Hydra or blockwise head.
 
     Args:
         target: the model that it drafts for.
@@ -33,30 +34,32 @@ class StateHeadDraft(Draft):
         path: the head's file.
     """
 
-    also_looks_up = True
+    drafter = "state_head"
 
     def __init__(self, target: Model, head: _core.StateHead, corpus: npt.NDArray[np.int32], path: str) -> None:
-        super().__init__(path, target.why_no_rollback)
+        super().__init__(path, target.why_no_rollback, corpus)
         self._head = head
-        self._corpus = corpus
 
     @property
     def label(self) -> str:
         """The name of the head's file."""
         return os.path.basename(str(self.given))
 
-    def loop(
-        self, target: _core.Sequence, own: Sequences | None = None, scheduler: _core.Scheduler | None = None
-    ) -> _core.Speculator:
+    @property
+    def timed(self) -> Mapping[str, Model | None]:
         """See the base class."""
-        drafters = [GRAMMAR, LOOKUP, "state_head"]
-        return _core.Speculator(target, drafters, corpus=self._corpus, state_head=self._head, scheduler=scheduler)
+        return {"head": None}
+
+    def parts(self, own: Sequences | None) -> dict[str, Any]:
+        """See the base class."""
+        return {"state_head": self._head}
 
 
-class StateHeadInFile(DraftKind):
+class StateHeadInFile(DrawingKind):
     """The kind of draft that is a Medusa, Hydra or blockwise head in a file."""
 
     takes = TEXT
+    drafter = StateHeadDraft.drafter
 
     @classmethod
     def is_meant(cls, given: object) -> bool:
