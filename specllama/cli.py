@@ -76,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         subparser = command.add_parser(subparsers)
-        subparser.set_defaults(run=command.run)
+        subparser.set_defaults(run=command.run, parser=subparser)
     return parser
 
 
@@ -93,7 +93,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         build_parser().print_help(sys.stderr)
         return WRONG_USAGE
     try:
-        arguments = build_parser().parse_args(given)
+        arguments, unknown = build_parser().parse_known_args(given)
+        if unknown:  # named by the command itself, with its own usage
+            arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as end:  # argparse has printed all there is to say
         return int(end.code or 0)
     arguments.command_line = given

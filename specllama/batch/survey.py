@@ -31,8 +31,13 @@ class Survey:
         others = dict(answers.keys)
         num_lines = num_done = 0
         has_requests = False
+        first_problem: ValueError | None = None
+        num_problems = 0
         for line in lines_of(path):
             num_lines += 1
+            if line.problem is not None:
+                num_problems += 1
+                first_problem = first_problem or line.problem
             if others.pop(bytes.fromhex(line.key), None) is not None:
                 num_done += 1
             else:
@@ -45,4 +50,9 @@ class Survey:
             )
         if not num_lines:
             raise ValueError(f"{path} has no line: give a prompt, a chat or a request on each")
+        if num_problems == num_lines:
+            raise ValueError(
+                f"none of the {num_lines} lines of {path} can be answered, the first because it is {first_problem}: "
+                "give a JSON object with a prompt, a chat or a request on each"
+            )
         return cls(num_lines, num_done, has_requests)

@@ -230,7 +230,7 @@ def add_context_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_sampling_arguments(parser: argparse.ArgumentParser, seed: str = _SEED) -> None:
     """Add the sampler chain and its seed. `seed` is the help text of the seed."""
-    group = parser.add_argument_group("sampling (defaults are llama-cpp-python's)")
+    group = parser.add_argument_group("sampling (defaults are llama-cpp-python's, unless the command says another)")
     group.add_argument("--temp", type=usable("temperature", float), metavar="T", help="the temperature; 0 is greedy")
     group.add_argument(
         "--top-k", type=whole(-1), metavar="K", help="choose among the K likeliest tokens; 0 or -1 for all"

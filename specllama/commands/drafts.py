@@ -288,20 +288,20 @@ def _how_to_get(known: KnownDraft) -> str:
     if known.gguf:
         return f"the file {known.file}... of that repository, beside the model: --pull downloads it"
     if known.kind == "parallel":
-        return f"{_CONVERT}, and give its pard_token as draft_mask_token"
+        return f"{_CONVERT}, and give its pard_token as draft_mask_token (in Python)"
     return _CONVERT if HubName.of(known.name) else "look for a GGUF file of it"
 
 
 def _advice(survey: Survey, gains: dict[str, Gain | str]) -> list[str]:
     """The advice for the user, from the drafts on this machine and from what was measured."""
     model, auto = survey.path, _auto(survey)
-    ratios = {name: gain.ratio for name, gain in gains.items() if not isinstance(gain, str)}
-    if ratios:
-        best = max(ratios, key=ratios.__getitem__)
-        if ratios[best] <= 1.0:
-            return ["None of them was faster than plain decoding here: leave -md out."]
-        return [f"The fastest here: specllama chat -m {model} -md {best}"]
     lines = [str(auto).replace("draft_model='auto'", "-md auto", 1)]
+    measured = {name: gain for name, gain in gains.items() if not isinstance(gain, str)}
+    if measured:
+        faster = {name: gain.ratio for name, gain in measured.items() if gain.is_faster}
+        if not faster:
+            return ["None of them was faster than plain decoding here: leave -md out.", *lines]
+        return [f"The fastest here: specllama chat -m {model} -md {max(faster, key=faster.__getitem__)}", *lines]
     promising = [draft.draft_model for draft in survey.usable if draft.kind != "foreign"]
     if auto.draft_model in (None, _LOOKUP) and promising:
         lines.append(f"To try the first: specllama chat -m {model} -md {promising[0]}")

@@ -56,7 +56,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Quantize a model, and print the path of the new file."""
     if (arguments.type is None) == (arguments.as_draft is None):
-        raise UsageError("give a TYPE, or --as-draft TARGET to find the best one")
+        not_both = "" if arguments.type is None else ", and not both"
+        raise UsageError(f"give a TYPE, or --as-draft TARGET to find the best one{not_both}")
     if arguments.as_draft is None:
         print(make(arguments.model, arguments.type, arguments.output, arguments.threads, arguments.force))
     else:

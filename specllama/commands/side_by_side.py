@@ -205,6 +205,6 @@ def _conclusions(comparison: compare.Comparison) -> list[str]:
         )
     else:
         lines.append("The texts differ, as two samples of one distribution do; --verify coupled makes them the same.")
-    if comparison.speedup < 1:
+    if comparison.speedup < 1 and comparison.speculative.stats.num_draft_tokens:
         lines.append("Speculation is slower here. It pays where reading the weights takes the time, not computing.")
     return lines

@@ -176,6 +176,8 @@ def _verdict(path: Path, gain: Gain, by_lookup: Gain, chosen: str | None) -> str
     """What was measured, and what uses the draft."""
     advice = "" if gain.is_faster else "; train it longer (a small model rarely gains by a head)"
     lookup = f"With lookup alone, which needs no draft, they are {by_lookup.ratio:.2f} times as fast"
+    if gain.is_faster and gain.ratio - gain.error <= by_lookup.ratio:
+        lookup += ": the draft adds nothing to that which can be told from chance"
     by_auto = ", and by auto" if chosen == str(path) else ""
     taken = "" if by_auto else f"; auto is {'no draft' if chosen is None else os.path.basename(chosen)} here"
     return f"{gain}{advice}. {lookup}. It is used by draft_model={str(path)!r} (-md){by_auto}{taken}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from specllama.grammars.schemas import schemas_by_grammar, warn_of_schemas, with_grammar_of_format
@@ -88,13 +88,18 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
     return found
 
 
-def render_chat(llm: BaseLlama, message: str) -> RenderedPrompt:
-    """The prompt that ``llm.create_chat_completion`` would decode for one message of a user.
+def render_chat(llm: BaseLlama, message: str, before: Sequence[Mapping[str, Any]] = ()) -> RenderedPrompt:
+    """The prompt that ``llm.create_chat_completion`` would decode for a message of a user.
+
+    Args:
+        llm: the model.
+        message: the message.
+        before: the messages before it.
 
     Raises:
         ValueError: the chat handler makes no prompt of tokens.
     """
-    call = chat_call(llm, [{"role": "user", "content": message}])
+    call = chat_call(llm, [*map(dict, before), {"role": "user", "content": message}])
     stop = call.options.get("stop") or []
     return RenderedPrompt(call.tokens, [stop] if isinstance(stop, str) else list(stop))
 

@@ -50,7 +50,7 @@ class Gain:
         if self.is_faster:
             return f"faster: {said}; {self.accepted:.0%} of its tokens were accepted"
         if self.drafted < 0.2:
-            return f"not faster: {said}. Hardly anything was drafted: it is right too seldom to pay"
+            return f"not faster: {said}. Hardly anything was drafted, because it did not pay"
         return (
             f"not faster: {said}. {self.accepted:.0%} of its tokens were accepted, which does not pay for computing "
             "and checking them here"

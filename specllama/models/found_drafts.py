@@ -19,7 +19,7 @@ from .head_file import BESIDE, read_head, require_mtp
 from .head_kinds import MASK_TOKEN
 from .header_checks import largest
 from .hub import HubName, on_disk
-from .loading import require_gguf
+from .loading import require_gguf, require_whole
 from .model_folders import model_files, size_of
 from .shared_tokens import Shared, SharedTokens
 from .state_head_file import ARCHITECTURES, read_state_head
@@ -118,11 +118,12 @@ def survey(path: str) -> Survey:
     """
     require_gguf(path)
     target = _Target(path)
+    require_whole(path)
     known = _known(target)
     found = [*target.own_layer()]
     for where, other in model_files(path):
         with contextlib.suppress(ValueError, OSError):  # a damaged file is no draft
-            found += target.considered(other, where, known)
+            found += map(_if_whole, target.considered(other, where, known))
     here = {one.draft_model for one in found}
     missing = [one for one in known if not one.in_model and _on_disk(one) not in here]
     missing += [one for one in known if one.in_model and not any(draft.kind == "mtp" for draft in found)]
@@ -243,6 +244,15 @@ class _Target:
         unlikely = not is_head and draft.cost > 0.6  # drafting a token takes nearly as long as decoding one plainly
         last = bits if is_head else draft.cost
         return (draft.why_not is not None, unlikely, is_foreign, not is_head, not draft.is_of_name, of_kind, last)
+
+
+def _if_whole(draft: FoundDraft) -> FoundDraft:
+    """The draft. One whose download was cut off cannot be used."""
+    try:
+        require_whole(draft.draft_model)
+    except (ValueError, OSError) as error:
+        return dataclasses.replace(draft, why_not=draft.why_not or f"{error}; download it again")
+    return draft
 
 
 def _is_parallel(path: str, values: Mapping[str, Any]) -> bool:

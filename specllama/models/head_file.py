@@ -191,7 +191,7 @@ def require_mtp(path: str) -> int:
     architecture = architecture_of(values)
     count = values.get(f"{architecture}.nextn_predict_layers", 0)
     if not isinstance(count, int) or count <= 0:
-        raise ValueError(f"{path} has no MTP layers: give a draft model's path, or draft_model='lookup'")
+        raise ValueError(f"{path} has no MTP layers: give a draft model's path, or draft_model='lookup' (-md lookup)")
     found = sum(name.endswith(_OF_MTP) for _, tensors in parts for name in tensors)
     if not found:
         raise ValueError(
@@ -203,7 +203,7 @@ def require_mtp(path: str) -> int:
     if reason:
         raise ValueError(
             f"{path} has {count} MTP layers of the architecture {architecture}, which llama.cpp cannot run ({reason}): "
-            "give a draft model's path, or draft_model='lookup'"
+            "give a draft model's path, or draft_model='lookup' (-md lookup)"
         )
     return min(count, found)
 

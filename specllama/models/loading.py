@@ -23,8 +23,10 @@ from specllama.backend.streams import show
 
 from . import catalog
 from .gguf_header import read_header
+from .gguf_values import parts_of, read_whole_header
 from .header_checks import require_sound
 from .opening_checks import lora_errors
+from .state_head_file import ARCHITECTURES
 from .weights_digest import Digest
 
 _WARNING_LEVEL, _ERROR_LEVEL = 3, 4  # of ggml.h; the numbers in llama_cpp's own table are wrong by one
@@ -117,6 +119,20 @@ def require_gguf(path: str) -> None:
         raise ValueError(f"{path} is not a GGUF file: {why}; {catalog.remedy(path)}")
 
 
+def require_whole(path: str) -> None:
+    """Check that a model's files are as long as their headers say. A download may have been cut off.
+
+    Raises:
+        ValueError: a file is too short, or its header is damaged.
+        OSError: a file cannot be read.
+    """
+    for part in parts_of(path):
+        _, tensors = read_whole_header(part)
+        size, last = os.path.getsize(part), max((tensor.offset for tensor in tensors.values()), default=0)
+        if last > size:
+            raise ValueError(f"{part} is truncated or damaged: it has {size} bytes, and needs more than {last}")
+
+
 def why_no_context(errors: Sequence[str], smaller: str) -> str:
     """Why llama.cpp has made no context, and what the user can do if memory was too small.
 
@@ -136,6 +152,8 @@ def _reason(path: str, errors: list[str]) -> str:
         return f"{error}; {catalog.remedy(path)}"
     if header.kind == "adapter":
         return "it is a LoRA adapter and not a model; load the base model and pass this file as lora_path"
+    if header.architecture in ARCHITECTURES.values():
+        return "it is a head and not a model; load the model that it drafts for, with this file as draft_model"
     # The first message has the reason. The last ones only say that loading failed.
     reason = errors[0] if errors else "llama.cpp gave no reason; run again with verbose=True"
     if header.num_splits > 1:

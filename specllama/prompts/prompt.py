@@ -22,6 +22,8 @@ class Prompt:
     """The user's message."""
     chat: bool = True
     """Whether the model's chat template is applied. If not, the text is completed as it is."""
+    before: tuple[dict[str, Any], ...] = dataclasses.field(default=(), compare=False)
+    """The messages before the user's, if it is the last one of a chat."""
     task: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
     """The object of its line in the file. A HumanEval task has its tests there."""
 
@@ -42,4 +44,4 @@ class Prompt:
         """The prompt in a model's tokens."""
         from specllama.drop_in.chats import render_chat, render_text
 
-        return (render_chat if self.chat else render_text)(llm, self.text)
+        return render_chat(llm, self.text, self.before) if self.chat else render_text(llm, self.text)

@@ -34,7 +34,8 @@ def read_prompts(path: Path) -> tuple[list[Prompt], list[str]]:
 
     - HumanEval (``prompt`` with ``task_id`` or ``entry_point``): a message that asks for the function's completion;
     - Spec-Bench (``turns``, ``category``, ``question_id``): the first turn;
-    - ``prompt``, with ``id`` and ``category`` if wanted: a message as it is.
+    - ``prompt``, with ``id`` and ``category`` if wanted: a message as it is;
+    - ``messages``, with the same: a chat up to its last message of the user. What follows that is left out.
 
     Any other file is one prompt. All are messages of a user, for the chat template.
 
@@ -122,13 +123,35 @@ def _prompt_of(line: str, number: int) -> Prompt:
             raise ValueError("`turns` must be a list of messages")
         text = _checked_text(turns[0], "turns[0]")
         return Prompt(_name(task, "question_id", str(number)), _name(task, "category", _TEXT), text, task=task)
+    if "messages" in task:
+        before, text = _chat_of(task["messages"])
+        name, category = _name(task, "id", str(number)), _name(task, "category", _TEXT)
+        return Prompt(name, category, text, before=before, task=task)
     if "prompt" not in task:
-        raise ValueError("neither `prompt` (HumanEval, or a message) nor `turns` (Spec-Bench)")
+        raise ValueError("neither `prompt` (HumanEval, or a message) nor `messages` (a chat) nor `turns` (Spec-Bench)")
     text = _checked_text(task["prompt"], "prompt")
     for key in ("task_id", "entry_point"):
         if key in task:
             return Prompt(_name(task, key, ""), "humaneval", _HUMANEVAL.format(text.rstrip()), task=task)
     return Prompt(_name(task, "id", str(number)), _name(task, "category", _TEXT), text, task=task)
+
+
+def _chat_of(messages: Any) -> tuple[tuple[dict[str, Any], ...], str]:
+    """The messages of a chat before the last one of the user, and the text of that.
+
+    Raises:
+        ValueError: there is no such message, or one has no text.
+    """
+    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+        raise ValueError("`messages` must be a list of objects with `role` and `content`")
+    last = max((i for i, one in enumerate(messages) if one.get("role") == "user"), default=None)
+    if last is None:
+        raise ValueError("`messages` has none with the role `user`")
+    for i, one in enumerate(messages[: last + 1]):
+        for key in ("role", "content"):
+            _checked_text(one.get(key), f"messages[{i}].{key}")
+    before = tuple({"role": one["role"], "content": one["content"]} for one in messages[:last])
+    return before, messages[last]["content"]
 
 
 def object_of(line: str) -> dict[str, Any]:

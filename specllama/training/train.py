@@ -200,7 +200,7 @@ def trained(
         work.remove()
         if left := work.unfinished():
             names = ", ".join(map(str, left))
-            progress.note(f"trainings of this model that did not end: delete what no command will go on with: {names}")
+            progress.note(f"unfinished trainings of this model: {names}. Delete those that you will not continue")
 
 
 def require_usable(kind: str, start: object, small: object) -> None:
@@ -477,11 +477,11 @@ class _Training:
         plan = plan_of(rates, hours=budget.hours, spent=spent, tokens=budget.tokens, have=have, recipe=recipe)
         free = self._work.free()
         disk, memory = require_room(self._shape(plan), self._target.n_vocab, plan, rates.share, free, recipe.most_cells)
-        write, read, fit = (seconds / 60 for seconds in plan.seconds)
+        write, read, fit = (f"{one:.0f} s" if one < 90.0 else f"{one / 60.0:.0f} min" for one in plan.seconds)
         self._progress.note(
-            f"{plan.num_tokens} tokens of text: about {write:.0f} min of writing ({rates.written:.0f} tokens/s), "
-            f"{read:.0f} of states ({rates.read:.0f}), {fit:.0f} of training; {plan.hours:.1f} h "
-            f"in all, {disk / 1e9:.1f} GB of disk and {memory / 1e9:.1f} GB of memory"
+            f"{plan.num_tokens} tokens of text: about {write} of writing ({rates.written:.0f} tokens/s), "
+            f"{read} of states ({rates.read:.0f} tokens/s), {fit} of training; {plan.hours:.1f} h in all, "
+            f"{disk / 1e9:.1f} GB of disk and {memory / 1e9:.1f} GB of memory"
         )
         known = _KNOWN.get(self._kind, "")
         self._progress.note(

@@ -57,17 +57,13 @@ class Work:
         """
         lock = filelock.FileLock(self._lock)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock.acquire(blocking=False)
+            with _explained():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                lock.acquire(blocking=False)
         except filelock.Timeout:
             raise AlreadyTrainingError(
                 f"a draft for this model is being trained already, by another process (lock {self._lock}): wait for it"
             ) from None
-        except OSError as error:
-            raise OSError(
-                f"the training cannot be written: {error}. Set SPECLLAMA_CACHE to a folder that has room and can be "
-                f"written, or mend {cache_dir()}"
-            ) from error
         try:
             for left in self.folder.rglob(f".*{_PARTIAL}"):  # files of a process that was killed
                 left.unlink()
@@ -89,7 +85,8 @@ class Work:
         Raises:
             OSError: the disk is full, or cannot be written.
         """
-        write_json(self.folder / f"{name}.json", content)
+        with _explained():
+            write_json(self.folder / f"{name}.json", content)
 
     def free(self) -> int:
         """The free bytes on the disk."""
@@ -104,6 +101,19 @@ class Work:
     def remove(self) -> None:
         """Delete the folder. The text stays: it is small, took long to write, and serves later trainings."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except filelock.Timeout:  # an OSError, too
+        raise
+    except OSError as error:
+        raise OSError(
+            f"the training cannot be written: {error}. Set SPECLLAMA_CACHE to a folder that has room and can be "
+            f"written, or mend {cache_dir()}"
+        ) from error
 
 
 def _digest(of: Any) -> str:

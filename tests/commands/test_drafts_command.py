@@ -506,7 +506,8 @@ def test_measure_tries_what_is_here(target: Path, capsys: pytest.CaptureFixture[
     for gain in (said["found"][0]["measured"], said["lookup"]):
         assert gain["ratio"] > 0
         assert 0 <= gain["accepted"] <= 1
-    assert len(said["advice"]) == 1
+    assert len(said["advice"]) == 2
+    assert said["advice"][1].startswith("-md auto is ")
 
 
 def test_what_was_measured_before_ctrl_c_is_kept(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

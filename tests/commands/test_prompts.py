@@ -60,6 +60,21 @@ def test_messages(tmp_path: Path) -> None:
     assert prompts == [Prompt("greeting", "talk", "Hi. "), Prompt("3", "text", "two\u2028lines")]
 
 
+def test_chats(tmp_path: Path) -> None:
+    """Up to the last message of the user: what follows it is an answer to learn from elsewhere."""
+    system, user = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}
+    lines = [
+        {"messages": [system, user, {"role": "assistant", "content": "So."}], "id": 7},
+        {"messages": [user, {"role": "assistant", "content": "So.", "name": "x"}, {"role": "user", "content": "Oh?"}]},
+    ]
+    prompts, problems = read_prompts(written(tmp_path / "own.jsonl", *map(json.dumps, lines)))
+    assert problems == []
+    assert [(prompt.id, prompt.text, prompt.before) for prompt in prompts] == [
+        ("7", "Why?", (system,)),
+        ("2", "Oh?", (user, {"role": "assistant", "content": "So."})),
+    ]
+
+
 def test_a_line_separator_within_a_string_ends_no_line(tmp_path: Path) -> None:
     line = json.dumps({"prompt": "a\u2028b\x85c"}, ensure_ascii=False)
     prompts, problems = read_prompts(written(tmp_path / "own.jsonl", line))
@@ -88,6 +103,10 @@ MALFORMED = {
     "[" * 100_000: "nested too deeply",
     '{"prompt": "a", "id": ' + "1" * 5000 + "}": "a number has more than 4300 digits",
     '{"question": "why?"}': "neither `prompt`",
+    '{"messages": "why?"}': "`messages` must be a list",
+    '{"messages": [{"role": "assistant", "content": "So."}]}': "`messages` has none with the role `user`",
+    '{"messages": [{"role": "user", "content": [1]}]}': "`messages[0].content` must be a string, not list",
+    '{"messages": [{"content": "a"}, {"role": "user", "content": "b"}]}': "`messages[0].role` must be a string",
     '{"turns": "one", "category": "qa"}': "`turns` must be a list of messages",
     '{"turns": [], "category": "qa"}': "`turns` must be a list of messages",
     '{"turns": [3], "category": "qa"}': "`turns[0]` must be a string, not int",

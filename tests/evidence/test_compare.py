@@ -47,11 +47,13 @@ def test_the_report_is_honest() -> None:
     assert "75%" in text
     assert "the same, token for token" in text
     assert "slower" not in text
-    slower = side(4.0, [1, 2, 9, 4])
+    slower = side(4.0, [1, 2, 9, 4], num_draft_tokens=4, acceptance_rate=0.25)
     text = reported(compare.Comparison(plain, slower, True))
     assert "0.50x" in text
     assert "part at token 2" in text
     assert "Speculation is slower here" in text
+    text = reported(compare.Comparison(plain, side(4.0, [1, 2, 3, 4], num_draft_tokens=0), True))
+    assert "Speculation is slower here" not in text
     assert "two samples" in reported(compare.Comparison(plain, slower, False))
     assert "because" in reported(compare.Comparison(plain, side(2.0, [1], fallback_reason="because"), True))
 

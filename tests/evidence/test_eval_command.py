@@ -55,7 +55,7 @@ def test_multiply(models: list[str], capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(["eval", "multiply", *models, "--count", "10", "-n", "12", "--top-k", "5"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith(
-        "multiply: 10 questions, temperature 1.0, top_k 5, seed 0, up to 12 tokens; auto drafted a round"
+        "multiply: 10 questions, temperature 1.0, top_k 5, seed 0, up to 12 tokens; drafted a round: auto, rule"
     )
     rows = {line.split()[1]: line for line in out.splitlines() if line.startswith("| ")}
     assert set(rows) == {"|", "plain", "speculative", "-----------"}

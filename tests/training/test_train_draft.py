@@ -227,8 +227,8 @@ def test_trainings_that_did_not_end_are_named(model: Path, cache: Path) -> None:
     heard = Heard("never")
     with trained(model, dataclasses.replace(BUDGET, answer=24), threads=1, progress=heard) as made:
         made.keep("Q4_0")
-    (note,) = (note for note in heard.notes if note.startswith("trainings of this model that did not end"))
-    assert note.endswith(f": {left}")
+    (note,) = (note for note in heard.notes if note.startswith("unfinished trainings of this model"))
+    assert f": {left}. Delete" in note
 
 
 def test_text_of_the_users_own(model: Path, cache: Path, tmp_path: Path) -> None:

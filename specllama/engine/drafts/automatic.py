@@ -179,9 +179,9 @@ def _decided(path: str) -> tuple[Decision, bool]:
 def _decision(found: Survey, digest: str, known: Mapping[str, Measured]) -> Decision:
     measured = {name: one for name, one in known.items() if one.identity == identity(name)}
     curves = KeptCurves()
-    gains = {one.draft_model: _gain(one, found.path, curves, measured) for one in found.usable}
     by_lookup = measured.get(LOOKUP)
     least = 1.0 if by_lookup is None else max(1.0, by_lookup.ratio)
+    gains = {one.draft_model: _gain(one, found.path, curves, measured, least) for one in found.usable}
     paying = [one for one in found.usable if gains[one.draft_model][0] > least]
     paying.sort(key=lambda one: gains[one.draft_model][0], reverse=True)
     return Decision(
@@ -200,14 +200,18 @@ def _decision(found: Survey, digest: str, known: Mapping[str, Measured]) -> Deci
     )
 
 
-def _gain(draft: FoundDraft, target: str, curves: KeptCurves, measured: Mapping[str, Measured]) -> tuple[float, str]:
+def _gain(
+    draft: FoundDraft, target: str, curves: KeptCurves, measured: Mapping[str, Measured], least: float
+) -> tuple[float, str]:
     """The speedup by which drafts are compared, and the reason to report. A draft that does not pay has 0.
+
+    One that was measured must be faster than lookup, which is `least`, by more than its error: it takes memory.
 
     A head that was made for the model goes before all drafts that were not measured, because a user has put it there.
     """
     if draft.draft_model in measured:
         found = measured[draft.draft_model]
-        is_faster = found.ratio - found.error > 1.0
+        is_faster = found.ratio - found.error > least
         return found.ratio if is_faster else 0.0, f"measured here, {found.ratio:.2f} times as fast as plain decoding"
     if draft.kind not in ("model", "foreign"):
         where = "its own file has MTP layers" if draft.draft_model == "mtp" else "a head for the model, beside it"
@@ -215,8 +219,8 @@ def _gain(draft: FoundDraft, target: str, curves: KeptCurves, measured: Mapping[
         return (float("inf"), where) if draft.is_of_name else (0.0, "")
     gain, is_known = _expected_gain(draft, target, curves)
     is_foreign = draft.kind == "foreign"
-    least = _LEAST_FOREIGN if is_foreign else _LEAST if is_known else _LEAST_GUESSED
-    if gain < least or (is_foreign and not is_known):
+    least_here = _LEAST_FOREIGN if is_foreign else _LEAST if is_known else _LEAST_GUESSED
+    if gain < least_here or (is_foreign and not is_known):
         return 0.0, ""
     by = "by what batches cost here" if is_known else "as long as it was not measured here what batches cost"
     return gain, f"{gain:.2f} times as fast as plain decoding is expected, {by}"
@@ -239,8 +243,8 @@ def _is_measured(curves: KeptCurves, target: str) -> bool:
 def _why_none(found: Survey, curves: KeptCurves, measured: Mapping[str, Measured]) -> str:
     """The reason why no model or head is chosen."""
     models = [one for one in found.usable if one.kind in ("model", "foreign")]
-    if measured:
-        return "no draft that was measured here was faster"
+    if any(name != LOOKUP for name in measured):
+        return "no draft that was measured here was faster than plain decoding and lookup by more than the error"
     if not models:
         return "no draft for the model is on this machine"
     gains = {one.draft_model: _expected_gain(one, found.path, curves)[0] for one in models}

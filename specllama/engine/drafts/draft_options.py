@@ -12,11 +12,11 @@ from .vocabulary import DraftVocabularySize, checked_draft_vocabulary
 
 LOOKAHEAD = "lookahead"
 _WHOSE = {
-    "draft_kwargs": "a draft_model given by its path (-mdd: for -md PATH), or 'lookahead'",
+    "draft_kwargs": "a draft_model given by its path, with a context of its own (-mdd: for -md PATH), or 'lookahead'",
     "lookup_corpus": "a draft model or draft_model='lookup'",
     "draft_vocabulary": "a draft model",
     "draft_mask_token": "a parallel draft model",
-    "draft_window": "a draft model or a head",
+    "draft_window": "a draft model, or a head with a context of its own",
 }
 """For each option, the drafts that it is for, as error messages name them."""
 TEXT = frozenset({"lookup_corpus"})

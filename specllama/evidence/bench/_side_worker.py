@@ -43,12 +43,12 @@ def _opened(name: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     return llm, describe_machine(llm)
 
 
-def _called(llm: Any, text: str, chat: bool, options: dict[str, Any]) -> dict[str, Any]:
+def _called(llm: Any, text: str, chat: bool, before: list[dict[str, str]], options: dict[str, Any]) -> dict[str, Any]:
     """Do one whole call, which reuses nothing from the cache."""
     llm.reset()
     start = time.perf_counter()
     if chat:
-        response = llm.create_chat_completion([{"role": "user", "content": text}], **options)
+        response = llm.create_chat_completion([*before, {"role": "user", "content": text}], **options)
     else:
         response = llm.create_completion(text, **options)
     seconds = time.perf_counter() - start

@@ -126,7 +126,7 @@ class _Side:
     def called(self, prompt: Prompt, options: dict[str, Any]) -> dict[str, Any]:
         """Have the process do one whole call. Returns the fields of a `Call`, or ``error``."""
         time.sleep(_PAUSE)
-        return self._asked({"text": prompt.text, "chat": prompt.chat, "options": options})
+        return self._asked({"text": prompt.text, "chat": prompt.chat, "before": prompt.before, "options": options})
 
     def _asked(self, request: Mapping[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None

@@ -38,7 +38,7 @@ def _heading(result: EvalResult) -> str:
     chain = ", ".join(f"{name} {value}" for name, value in sampling.items())
     return (
         f"{result.name}: {len(result.records)} questions, {chain}, seed {settings['seed']}, up to "
-        f"{settings['max_tokens']} tokens; {settings['num_draft_tokens']} drafted a round, rule {settings['verify']}\n"
+        f"{settings['max_tokens']} tokens; drafted a round: {settings['num_draft_tokens']}, rule {settings['verify']}\n"
         f"{models_text(result.machine)}"
     )
 

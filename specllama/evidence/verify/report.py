@@ -31,7 +31,7 @@ def to_text(result: VerifyResult) -> str:
 def _heading(result: VerifyResult) -> str:
     machine = result.machine
     return (
-        f"{models_text(machine)}, {result.settings['num_draft_tokens']} tokens drafted a round\n"
+        f"{models_text(machine)}, tokens drafted a round: {result.settings['num_draft_tokens']}\n"
         f"specllama {machine['specllama']}, llama-cpp-python {machine['llama_cpp_python']}, "
         f"{', '.join(machine['backends'])}, {machine['cpu']}"
     )
