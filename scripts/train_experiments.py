@@ -200,7 +200,8 @@ class Experiment:
                 recipe=recipe,
             )
             seconds = time.process_time() - begun
-            (_, greedy, sampled), *_ = torch.load(self.work.checkpoint, weights_only=True)["curve"]
+            curve = torch.load(self.work.checkpoint, weights_only=True)["curve"]
+        (_, greedy, sampled), (_, last, _) = curve[0], curve[-1]
         sizes = {}
         for weights in ("Q8_0", "Q4_0") if files is not None else ():
             path = Path(files) / f"{self.kind}-{self.model}-{weights}.gguf"
@@ -212,6 +213,7 @@ class Experiment:
             "greedy": [round(one, 4) for one in found.greedy],
             "sampled": [round(one, 4) for one in found.sampled],
             "length": round(found.length, 4),
+            "last": [round(one, 4) for one in last],
             "places": found.places,
             "learned": learned,
             "seconds": round(seconds),

@@ -56,7 +56,7 @@ _INCLUDED = {  # all but the first are about features that this server lacks
     *("web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url"),
     "code_interpreter_call.outputs",
 }
-_SENT_BACK = {"type", "id", "status", "created_by", "phase", "caller", "namespace"}  # by clients, with any item
+_SENT_BACK = {"type", "id", "status", "created_by", "phase", "caller", "namespace", "async"}  # with any item
 _OF_ITEM = {
     "message": {"role", "content"},
     "reasoning": {"summary", "content", "encrypted_content"},
@@ -73,7 +73,7 @@ _OF_PART = {
 }
 """The fields of each type of part, beside its type. OpenAI's client sends back what it got."""
 _OF_TOOL = {"type", "name", "description", "parameters", "strict"}
-_WITHOUT_EFFECT_OF_TOOL = {"allowed_callers", "defer_loading", "output_schema"}
+_WITHOUT_EFFECT_OF_TOOL = {"allowed_callers", "async", "defer_loading", "output_schema"}
 
 
 class ResponsesRequest(OtherForm):
