@@ -107,6 +107,7 @@ def kept(llm: Any, role: str) -> dict[int, float]:
 def _believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Costs of tiny models are noise: whatever was measured is believed."""
     monkeypatch.setattr(cost_cache, "_STEEPEST", 1e9)
+    monkeypatch.setattr(cost_cache, "_CHEAPEST", 0.0)
 
 
 @pytest.mark.usefixtures("_believed")
