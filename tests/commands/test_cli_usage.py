@@ -15,6 +15,14 @@ def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
+def test_an_option_that_a_command_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own usage is shown, and not that of all commands."""
+    assert cli.main(["eval", "multiply", "-m", "x", "-md", "y", "--limit", "2"]) == 2
+    said = capsys.readouterr().err
+    assert "usage: specllama eval" in said
+    assert "unrecognized arguments: --limit 2" in said
+
+
 def test_a_draft_of_no_draft(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["generate", "-m", "x", "-p", "y", "-mdd", "lookup"]) == 2
     assert "--draft-of-draft (-mdd) is for a draft model: give one with --draft-model (-md)" in capsys.readouterr().err

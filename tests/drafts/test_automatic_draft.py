@@ -87,6 +87,22 @@ def test_a_model_is_taken_where_it_pays(target: Path, small: Path) -> None:
     assert texts[0]["choices"] == texts[1]["choices"]
 
 
+def test_a_file_that_was_cut_off_is_not_taken(target: Path, small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The shorter it is, the less it would seem to cost."""
+    keep_costs(target, FLAT, small, 0.1 * survey(str(target)).found[0].cost / 2)
+    whole = small.read_bytes()
+    small.write_bytes(whole[: len(whole) // 2])
+    assert taken(target) == "lookup"
+    assert cli.main(["drafts", str(target)]) == 0
+    assert "cannot be used: " in (out := capsys.readouterr().out)
+    assert f"{small} is truncated or damaged: it has {len(whole) // 2} bytes, and needs more than" in out
+    with pytest.raises(ValueError, match="is truncated or damaged"):
+        survey(str(small))
+    small.write_bytes(whole)
+    keep_costs(target, FLAT, small, 0.1 * survey(str(target)).found[0].cost / 2)
+    assert taken(target) == str(small)
+
+
 def test_no_model_is_taken_where_none_pays(target: Path, small: Path) -> None:
     keep_costs(target, STEEP, small, 0.04)
     assert taken(target) == "lookup"
@@ -122,6 +138,7 @@ def test_another_tokenizer_is_taken_only_where_it_is_known_to_pay(target: Path, 
     [
         ({"small": 1.3, "lookup": 1.1}, "small"),
         ({"small": 1.3, "lookup": 1.4}, "lookup"),
+        ({"small": 1.3, "lookup": 1.28}, "lookup"),  # no more than its standard error above it
         ({"small": 0.9, "lookup": 0.99}, "lookup"),
         ({"small": 1.02, "lookup": 0.99}, "lookup"),  # less than its standard error
         ({"small": 0.9, "lookup": 0.9}, None),

@@ -177,6 +177,15 @@ def test_answers_to_another_input_are_refused(source: Path, target: Path) -> Non
         assert Survey.of(source, answers) == Survey(4, 2, True)
 
 
+def test_an_input_of_which_nothing_can_be_read_is_refused(source: Path, target: Path) -> None:
+    lines(source, b"why?", b"[1]")
+    with Answers(target) as answers, pytest.raises(ValueError, match=r"none of the 2 lines .* because it is not JSON"):
+        Survey.of(source, answers)
+    lines(source, b"why?", {"prompt": "x"})
+    with Answers(target) as answers:
+        assert Survey.of(source, answers) == Survey(2, 0, False)
+
+
 def test_an_empty_input_is_refused(source: Path, target: Path) -> None:
     lines(source, b"", b"  ")
     with Answers(target) as answers, pytest.raises(ValueError, match="has no line"):

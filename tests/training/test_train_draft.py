@@ -136,7 +136,7 @@ def test_a_disk_that_becomes_full(model: Path, cache: Path, size: int) -> None:
     assert done.stdout == f"{model.with_name('eagle3-model.gguf')}\n"
 
 
-@pytest.mark.parametrize("ratio", [2.0, 1.05, 0.5])
+@pytest.mark.parametrize("ratio", [2.0, 1.11, 1.05, 0.5])
 def test_the_command(
     model: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ratio: float
 ) -> None:
@@ -153,8 +153,9 @@ def test_the_command(
     out, err = capsys.readouterr()
     head = model.with_name("eagle3-model.gguf")
     assert out == f"{head}\n"
-    assert (", and by auto" in err) == (chosen_of(survey(str(model))).draft_model == str(head)) == (ratio > 1.1)
-    assert ("; auto is lookup here" in err) == (ratio < 1.1)
+    assert (", and by auto" in err) == (chosen_of(survey(str(model))).draft_model == str(head)) == (ratio == 2.0)
+    assert ("; auto is lookup here" in err) == (ratio < 2.0)
+    assert ("the draft adds nothing to that" in err) == (1.0 < ratio < 2.0)
     assert "With lookup alone, which needs no draft, they are 1.10 times as fast" in err
     assert ("train it longer" in err) == (ratio < 1.0)
     assert read_whole_header(head)[0]["general.name"] == b"eagle3-model"
