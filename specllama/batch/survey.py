@@ -32,12 +32,11 @@ class Survey:
         num_lines = num_done = 0
         has_requests = False
         first_problem: ValueError | None = None
-        num_problems = 0
+        is_readable = False
         for line in lines_of(path):
             num_lines += 1
-            if line.problem is not None:
-                num_problems += 1
-                first_problem = first_problem or line.problem
+            first_problem = first_problem or line.problem
+            is_readable = is_readable or line.problem is None
             if others.pop(bytes.fromhex(line.key), None) is not None:
                 num_done += 1
             else:
@@ -50,7 +49,7 @@ class Survey:
             )
         if not num_lines:
             raise ValueError(f"{path} has no line: give a prompt, a chat or a request on each")
-        if num_problems == num_lines:
+        if not is_readable:
             raise ValueError(
                 f"none of the {num_lines} lines of {path} can be answered, the first because it is {first_problem}: "
                 "give a JSON object with a prompt, a chat or a request on each"

@@ -46,18 +46,24 @@ class StoredTensor:
         return math.prod(self.shape)
 
 
-def read_whole_header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+def read_whole_header(
+    path: str | os.PathLike[str], *, texts: bool = True
+) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
     """Read the metadata of a file, and the place of each tensor by its name.
 
     In the metadata, numbers are Python's, texts are bytes, arrays of numbers are NumPy's, and arrays of texts are lists
     of bytes.
+
+    Args:
+        path: the file.
+        texts: whether arrays of texts are in the metadata. They take most of the time.
 
     Raises:
         ValueError: the header is damaged.
         OSError: the file cannot be read.
     """
     with _mapped(path) as data:
-        return _Walk(data).whole()
+        return _Walk(data).whole(texts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,9 +220,9 @@ class _Walk:
         self.texts: dict[str, tuple[int, int]] = {}
         """The offset and the number of texts of each array that was skipped, by its name."""
 
-    def whole(self) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+    def whole(self, texts: bool) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
         (count,) = _LENGTH.unpack_from(self._data, self._at)
-        values = self.pairs()
+        values = self.pairs() if texts else self.pairs_without_texts(None)
         alignment = values.get("general.alignment", 32)
         if not isinstance(alignment, int):
             raise EOFError(f"general.alignment is {alignment!r:.60}")

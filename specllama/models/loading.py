@@ -127,7 +127,7 @@ def require_whole(path: str) -> None:
         OSError: a file cannot be read.
     """
     for part in parts_of(path):
-        _, tensors = read_whole_header(part)
+        _, tensors = read_whole_header(part, texts=False)
         size, last = os.path.getsize(part), max((tensor.offset for tensor in tensors.values()), default=0)
         if last > size:
             raise ValueError(f"{part} is truncated or damaged: it has {size} bytes, and needs more than {last}")

@@ -123,17 +123,17 @@ def _prompt_of(line: str, number: int) -> Prompt:
             raise ValueError("`turns` must be a list of messages")
         text = _checked_text(turns[0], "turns[0]")
         return Prompt(_name(task, "question_id", str(number)), _name(task, "category", _TEXT), text, task=task)
+    before: tuple[dict[str, Any], ...] = ()
     if "messages" in task:
         before, text = _chat_of(task["messages"])
-        name, category = _name(task, "id", str(number)), _name(task, "category", _TEXT)
-        return Prompt(name, category, text, before=before, task=task)
-    if "prompt" not in task:
+    elif "prompt" in task:
+        text = _checked_text(task["prompt"], "prompt")
+        for key in ("task_id", "entry_point"):
+            if key in task:
+                return Prompt(_name(task, key, ""), "humaneval", _HUMANEVAL.format(text.rstrip()), task=task)
+    else:
         raise ValueError("neither `prompt` (HumanEval, or a message) nor `messages` (a chat) nor `turns` (Spec-Bench)")
-    text = _checked_text(task["prompt"], "prompt")
-    for key in ("task_id", "entry_point"):
-        if key in task:
-            return Prompt(_name(task, key, ""), "humaneval", _HUMANEVAL.format(text.rstrip()), task=task)
-    return Prompt(_name(task, "id", str(number)), _name(task, "category", _TEXT), text, task=task)
+    return Prompt(_name(task, "id", str(number)), _name(task, "category", _TEXT), text, before=before, task=task)
 
 
 def _chat_of(messages: Any) -> tuple[tuple[dict[str, Any], ...], str]:

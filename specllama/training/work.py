@@ -56,14 +56,15 @@ class Work:
             OSError: the cache directory cannot be written.
         """
         lock = filelock.FileLock(self._lock)
-        try:
-            with _explained():
-                self.folder.mkdir(parents=True, exist_ok=True)
+        with _explained():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
                 lock.acquire(blocking=False)
-        except filelock.Timeout:
-            raise AlreadyTrainingError(
-                f"a draft for this model is being trained already, by another process (lock {self._lock}): wait for it"
-            ) from None
+            except filelock.Timeout:  # an OSError, too
+                raise AlreadyTrainingError(
+                    f"a draft for this model is being trained already, by another process (lock {self._lock}): wait "
+                    "for it"
+                ) from None
         try:
             for left in self.folder.rglob(f".*{_PARTIAL}"):  # files of a process that was killed
                 left.unlink()
@@ -107,8 +108,6 @@ class Work:
 def _explained() -> Iterator[None]:
     try:
         yield
-    except filelock.Timeout:  # an OSError, too
-        raise
     except OSError as error:
         raise OSError(
             f"the training cannot be written: {error}. Set SPECLLAMA_CACHE to a folder that has room and can be "
