@@ -171,7 +171,7 @@ class Conversation:
                 stops = checked_stops(call.options.get("stop"))
                 seen = (*prompt, *self._tokens_of(text, [token.id for token in answer], prompt, stops))
                 messages = (*messages, {"role": "assistant", "content": text})
-                self._state = _State(messages, call.text or "", () if call.text is None else seen)
+                self._state = _State(messages, call.written or "", () if call.written is None else seen)
 
     def _tokens_of(self, text: str, tokens: list[int], prompt: list[int], stops: list[str]) -> list[int]:
         """The tokens of an answer: the generated ones; or, if a stop string was cut off, those of the shorter text."""
@@ -184,10 +184,10 @@ class Conversation:
     def _prompt_of(self, call: ChatCall) -> list[int]:
         """The tokens of a prompt: those that the model has seen, then those of the new text."""
         state = self._state
-        if call.text is None or not state.tokens:
+        if call.written is None or not state.tokens:
             return call.tokens
-        news = _text_behind(call.text, state.prompt, state.messages[-1]["content"])
-        return call.tokens if news is None else [*state.tokens, *continuation_tokens(self.llm, news)]
+        news = _text_behind(call.written, state.prompt, state.messages[-1]["content"])
+        return call.tokens if news is None else [*state.tokens, *call.continuation(self.llm, news)]
 
     # Files
 

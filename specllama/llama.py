@@ -29,6 +29,7 @@ from .drop_in.arguments import (
 from .drop_in.base_class import BaseLlama
 from .drop_in.chat_answers import ChatAnswer
 from .drop_in.chat_arguments import checked_chat, left_out_by_handlers, with_left_out
+from .drop_in.chat_prompt import chat_prompt
 from .drop_in.chat_templates import ChatTemplates
 from .drop_in.closed import close_for_good
 from .drop_in.completion import Completion
@@ -46,7 +47,7 @@ from .drop_in.requests import request_of
 from .drop_in.sampling import sampled
 from .drop_in.saved_state import fitted, marked, origin_of, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
-from .drop_in.template_fields import given_fields, handler_giving, warn_of_fields
+from .drop_in.template_fields import given_fields, warn_of_fields
 from .drop_in.tokenizing import Tokenizing
 from .drop_in.view import Call, EngineLlama, View, call_on, llama_of, run
 from .engine.drafts.automatic import Automatic, Room
@@ -91,7 +92,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
     ``create_chat_completion`` and ``generate`` also take, for one call, ``num_draft_tokens``, ``verify``,
     ``min_tokens``, ``prediction`` (the expected text, in which drafts are looked up), and the samplers of
     ``specllama.engine.samplers.Samplers``. ``create_chat_completion`` also takes ``parallel_tool_calls``,
-    ``chat_template_kwargs``, ``reasoning_effort`` and ``continue_final_message``, as OpenAI-compatible servers do.
+    ``chat_template_kwargs``, ``reasoning_effort`` and ``continue_final_message``, as OpenAI-compatible servers do, and
+    ``parse_special``: names of special tokens in messages are then read as these tokens. Otherwise they are text.
     Logits processors are called once for each token of the text, in order, as without a draft.
 
     Args:
@@ -399,6 +401,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         chat_template_kwargs=None,
         reasoning_effort=None,
         continue_final_message=False,
+        parse_special=False,
     )
     def create_chat_completion(
         self,
@@ -409,6 +412,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         chat_template_kwargs: dict[str, Any] | None = None,
         reasoning_effort: str | None = None,
         continue_final_message: bool | None = False,
+        parse_special: bool | None = False,
         **kwargs: Any,
     ) -> Any:
         """See the base class."""
@@ -426,14 +430,14 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         chat, forced = with_forced_calls(self, chat, parallel=parallel)
         answer = ChatAnswer(self, chat, forced, parallel=parallel, keeps_thoughts=call.keeps_thoughts)
         token_bytes: dict[str, bytes] = {}
+        chat, prompt = chat_prompt(self, chat, fields, continued, parse_special=bool(parse_special))
         call = dataclasses.replace(
             call,
             schemas=schemas,
             asked=left_out_by_handlers(self, chat),
             token_bytes=token_bytes,
             answer=answer,
-            chat_handler=handler_giving(self, chat["messages"], fields),
-            continued=continued,
+            prompt=prompt,
         )
         view: Any = View(llama_of(self), call)
 

@@ -11,12 +11,14 @@ from specllama.grammars.schemas import schemas_by_grammar, warn_of_schemas, with
 from .base_class import BaseLlama, file_of
 from .chat_answers import ChatAnswer
 from .chat_arguments import checked_chat, left_out_by_handlers, with_left_out
+from .chat_prompt import ChatPrompt, chat_prompt
 from .continued import with_continued
 from .forced_calls import with_forced_calls
 from .lending import lent
 from .messages import template_errors
-from .prompt_tokens import prompt_tokens_of
-from .template_fields import given_fields, handler_giving
+from .prompt_tokens import continuation_tokens, prompt_tokens_of
+from .special_names import is_marked, without_marks
+from .template_fields import given_fields
 from .view import Call, EngineLlama, View
 
 Message = dict[str, str]
@@ -42,6 +44,17 @@ class ChatCall:
     """The prompt's text; None if the chat handler did not tokenize it as one text."""
     options: dict[str, Any]
     """All other arguments of ``create_completion``, such as the sampler's parameters and stop strings."""
+    written: str | None = None
+    """The prompt's text with marks in what is text and names special tokens (`special_names`)."""
+    prompt: ChatPrompt | None = None
+    """How the prompt was made."""
+
+    def continuation(self, llm: BaseLlama, text: str) -> list[int]:
+        """The tokens of the end of the prompt: of a part of ``written``, before which other tokens come."""
+        names = None if self.prompt is None else self.prompt.names
+        if names is None or not is_marked(text):
+            return continuation_tokens(llm, text)
+        return names.tokens(text, continues=True)
 
 
 def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> ChatCall:
@@ -59,6 +72,7 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
     """
     fields = given_fields(options.pop("chat_template_kwargs", None), options.pop("reasoning_effort", None))
     is_continued = options.pop("continue_final_message", None)
+    parse_special = bool(options.pop("parse_special", False))
     parallel = options.pop("parallel_tool_calls", None) is not False
     given, continued = with_continued(llm, {**options, "messages": list(messages)}, is_continued)
     chat = checked_chat(llm, given)
@@ -67,9 +81,8 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
     chat, forced = with_forced_calls(llm, of_format, parallel=parallel)
     asked = left_out_by_handlers(llm, chat)
     llama = cast(EngineLlama, llm)
-    call = dataclasses.replace(
-        llama._call, chat_handler=handler_giving(llm, chat["messages"], fields), continued=continued
-    )
+    chat, prompt = chat_prompt(llm, chat, fields, continued, parse_special=parse_special)
+    call = dataclasses.replace(llama._call, prompt=prompt)
     noting = _Noting(llama, call, schemas, asked)
     try:
         with template_errors():
@@ -127,9 +140,8 @@ class _Noting(View):
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """Tokenize, and note the text: it may be that of the prompt."""
-        continued = self._call.continued
         tokens = super().tokenize(text, add_bos, special)
-        self._set(_text=(text if continued is None else continued(text)).decode("utf-8"), _tokens=tokens)
+        self._set(_text=self._call.prompt.text(text).decode("utf-8"), _tokens=tokens)
         return tokens
 
     def reset(self) -> None:
@@ -156,10 +168,11 @@ class _Noting(View):
         options["grammar"] = self._schemas.get(getattr(grammar, "_grammar", ""), grammar)
         tokens = prompt_tokens_of(self._llama, prompt, None)
         if isinstance(prompt, str):
-            text: str | None = prompt
+            written: str | None = prompt
         else:
-            text = self._text if tokens == self._tokens else None
-        self._set(call=ChatCall(tokens, text, options))
+            written = self._text if tokens == self._tokens else None
+        text = None if written is None else without_marks(written)
+        self._set(call=ChatCall(tokens, text, options, written, self._call.prompt))
         choice = {"text": "", "index": 0, "logprobs": None, "finish_reason": "stop"}
         answer = {"id": "", "object": "text_completion", "created": 0, "model": "", "choices": [choice]}
         usage = {"prompt_tokens": len(tokens), "completion_tokens": 0, "total_tokens": len(tokens)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from .base_class import BaseLlama, file_of
@@ -12,10 +12,11 @@ from .formats.thinking import is_open
 from .images import decodes_by_itself
 from .messages import hands_on_everything, has_own_handler, template_of
 from .parts import text_of
+from .special_names import SpecialNames
 
 
 @dataclasses.dataclass(frozen=True)
-class _Continued:
+class Continued:
     """The beginning of an answer.
 
     Attributes:
@@ -28,6 +29,11 @@ class _Continued:
     thought: str = ""
     thoughts: tuple[str, str] | None = None
 
+    def marked(self, names: SpecialNames) -> Continued:
+        """The same with marks in the names of special tokens."""
+        [said] = names.marked_messages([{"role": "assistant", "content": self.content, "thought": self.thought}])
+        return dataclasses.replace(self, content=said["content"], thought=said["thought"])
+
     def behind(self, prompt: bytes) -> bytes:
         """Append the beginning to a prompt. If the prompt has begun a thought, the thought ends before the text."""
         begin, end = self.thoughts or ("", "")
@@ -38,9 +44,7 @@ class _Continued:
         return prompt + f"{before}{self.thought.strip()}\n{end}\n\n{self.content}".encode()
 
 
-def with_continued(
-    llama: BaseLlama, given: dict[str, Any], is_wanted: Any
-) -> tuple[dict[str, Any], Callable[[bytes], bytes] | None]:
+def with_continued(llama: BaseLlama, given: dict[str, Any], is_wanted: Any) -> tuple[dict[str, Any], Continued | None]:
     """Take the message that the answer continues out of a chat's arguments.
 
     Args:
@@ -49,8 +53,7 @@ def with_continued(
         is_wanted: the value of ``continue_final_message``.
 
     Returns:
-        The arguments without this message, and a function that appends the message to the rendered prompt; None
-        if nothing is continued.
+        The arguments without this message, and the message; None if nothing is continued.
 
     Raises:
         TypeError: ``continue_final_message`` is neither True nor False.
@@ -78,7 +81,7 @@ def with_continued(
     thoughts = taught_by(template_of(llama))[1]
     marks = None if thoughts is None else ("".join(thoughts[0]), "".join(thoughts[1]))
     thought = last.get("reasoning_content") or ""
-    return {**given, "messages": list(given["messages"][:-1])}, _Continued(content, str(thought), marks).behind
+    return {**given, "messages": list(given["messages"][:-1])}, Continued(content, str(thought), marks)
 
 
 def _text_of(content: Any) -> str:

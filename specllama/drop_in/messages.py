@@ -101,12 +101,12 @@ def template_errors() -> Iterator[None]:
 def has_own_handler(llama: BaseLlama) -> bool:
     """Whether the user has written the chat handler. We do not know what form such a handler reads."""
     handler = llama.chat_handler
-    return handler is not None and _formatter_of(handler) is None and not reads_images(llama)
+    return handler is not None and formatter_of(handler) is None and not reads_images(llama)
 
 
 def hands_on_everything(llama: BaseLlama) -> bool:
     """Whether the chat handler passes all arguments of a chat on to the completion. Some of llama_cpp's do not."""
-    return _formatter_of(handler_for(llama)) is not None or reads_images(llama)
+    return formatter_of(handler_for(llama)) is not None or reads_images(llama)
 
 
 def _named_handler(llama: BaseLlama) -> Any:
@@ -120,7 +120,7 @@ def template_of(llama: BaseLlama) -> str:
     if has_own_handler(llama):
         return ""
     own = getattr(llama.chat_handler, "CHAT_FORMAT", None)
-    return str(own or getattr(_formatter_for(llama), "template", ""))
+    return str(own or getattr(formatter_for(llama), "template", ""))
 
 
 def handler_for(llama: BaseLlama) -> Any:
@@ -133,24 +133,35 @@ def names_read(llama: BaseLlama) -> frozenset[str]:
     return _names_in(template_of(llama))
 
 
+def prompt_around(llama: BaseLlama) -> str:
+    """A prompt of short messages, with what the chat template writes around each; empty if there is no template."""
+    formatter = formatter_for(llama)
+    return "" if formatter is None else _prompt_around(formatter)
+
+
+@functools.lru_cache(maxsize=32)
+def _prompt_around(formatter: Any) -> str:
+    return _rendered(formatter, "Hello", {"role": "assistant", "content": "Hello"}, _HELLO)
+
+
 def _form_for(llama: BaseLlama) -> _Form | None:
     if has_own_handler(llama):
         return None
     if hasattr(llama.chat_handler, "CHAT_FORMAT"):  # a handler of llama_cpp's for images, with its own template
         return _Form(keeps_parts=True)
-    formatter = _formatter_for(llama)
+    formatter = formatter_for(llama)
     is_known = getattr(formatter, "__module__", None) == llama_chat_format.__name__
     return _form_of(formatter) if is_known else _Form()
 
 
-def _formatter_for(llama: BaseLlama) -> Any:
+def formatter_for(llama: BaseLlama) -> Any:
     """llama_cpp's formatter that writes the prompts; None if it is not known."""
     if reads_images(llama):  # handlers for images without a template of their own use the model's
-        return _formatter_of(llama._chat_handlers.get(OF_FILE))
-    return _formatter_of(handler_for(llama))
+        return formatter_of(llama._chat_handlers.get(OF_FILE))
+    return formatter_of(handler_for(llama))
 
 
-def _formatter_of(handler: Any) -> Any:
+def formatter_of(handler: Any) -> Any:
     """The formatter inside one of llama_cpp's usual chat handlers; None for any other handler."""
     return inspect.getclosurevars(handler).nonlocals.get("chat_formatter") if inspect.isfunction(handler) else None
 

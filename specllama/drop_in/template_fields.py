@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from specllama.warn import warn
 
 from .base_class import BaseLlama, file_of
-from .images import decodes_by_itself, handler_for_text
-from .messages import handler_for, names_read
+from .messages import names_read
 
 _EFFORT = "reasoning_effort"
 _OURS = {
@@ -55,15 +53,7 @@ def warn_of_fields(llama: BaseLlama, fields: Mapping[str, Any]) -> None:
         warn(f"{name} has no effect: the chat template of {file_of(llama)} does not read it; leave it out")
 
 
-def handler_giving(llama: BaseLlama, messages: Any, fields: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """The handler for a chat, with the fields that its template reads; None if it is the Llama's own without fields.
-
-    Args:
-        llama: the Llama that answers.
-        messages: the messages of the chat.
-        fields: the template's fields (`given_fields`).
-    """
-    for_text = None if decodes_by_itself(llama, messages) else handler_for_text(llama)
+def read_fields(llama: BaseLlama, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that the Llama's chat template reads."""
     unread = unread_fields(llama, fields)
-    read = {name: value for name, value in fields.items() if name not in unread}
-    return functools.partial(for_text or handler_for(llama), **read) if read else for_text
+    return {name: value for name, value in fields.items() if name not in unread}

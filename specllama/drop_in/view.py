@@ -36,6 +36,17 @@ class Answer(Protocol):
         """A function that is given each piece of the text and returns whether it ends the answer; None if none can."""
 
 
+class Prompt(Protocol):
+    """Makes the prompt of a chat: ``chat_prompt.ChatPrompt``."""
+
+    @property
+    def handler(self) -> Callable[..., Any]:
+        """The chat handler."""
+
+    def tokens(self, llama: BaseLlama, rendered: bytes, add_bos: bool, special: bool) -> list[int]:
+        """The tokens of what the handler has rendered."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Call:
     """What one call of a Llama's generating methods asks for: their argument ``call``. `call_on` makes one.
@@ -53,9 +64,8 @@ class Call:
         prediction: the text that is expected.
         asked: arguments of a chat that its handler may not pass on to the completion.
         answer: reads the answer of a chat.
-        chat_handler: makes the prompt of a chat; None for the Llama's own.
+        prompt: makes the prompt of a chat; None outside of chats.
         keeps_thoughts: thoughts stay in the text of a chat's answer.
-        continued: appends to a chat's prompt the message that the answer continues.
     """
 
     slot: Slot
@@ -70,9 +80,8 @@ class Call:
     prediction: str | None = None
     asked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     answer: Answer | None = None
-    chat_handler: Callable[..., Any] | None = None
+    prompt: Prompt | None = None
     keeps_thoughts: bool = False
-    continued: Callable[[bytes], bytes] | None = None
 
     @property
     def listener(self) -> Listener:
@@ -125,12 +134,17 @@ class View:
     @property
     def chat_handler(self) -> Any:
         """The handler that makes the prompt of a chat."""
-        return self._call.chat_handler or self._llama.chat_handler
+        prompt = self._call.prompt
+        return self._llama.chat_handler if prompt is None else prompt.handler
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
-        """Tokenize as the Llama does. A handler tokenizes its prompt here, so a continued message is appended to it."""
-        continued = self._call.continued
-        tokens: list[int] = self._llama.tokenize(text if continued is None else continued(text), add_bos, special)
+        """Tokenize as the Llama does. A handler tokenizes its prompt here."""
+        prompt = self._call.prompt
+        tokens: list[int] = (
+            self._llama.tokenize(text, add_bos, special)
+            if prompt is None
+            else prompt.tokens(self._llama, text, add_bos, special)
+        )
         return tokens
 
     @property  # type: ignore[misc]

@@ -29,7 +29,7 @@ from .worker import Worker
 _TEMPLATE = "tokenizer.chat_template"
 _OF_PROMPT = (
     *("tools", "tool_choice", "functions", "function_call"),
-    *("chat_template_kwargs", "reasoning_effort", "continue_final_message"),
+    *("chat_template_kwargs", "reasoning_effort", "continue_final_message", "parse_special"),
 )
 """The fields of a chat that its prompt may depend on, besides the messages."""
 

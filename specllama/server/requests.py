@@ -436,6 +436,10 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         description="Whether a new message is begun. Default true. false is allowed with continue_final_message only.",
     )
 
+    parse_special: bool | None = Field(
+        None, description="Names of special tokens in messages are read as these tokens. Default false: they are text."
+    )
+
     model_config = ConfigDict(json_schema_extra=with_llama_servers)
 
     _is_strict: bool = PrivateAttr(True)

@@ -33,7 +33,7 @@ REASONING = (
     "{% endfor %}assistant:"
 )
 REFUSING = (
-    "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system message here') }}{% endif %}"
+    "{% for m in messages %}{% if 'dog' in m['content'] %}{{ raise_exception('no dogs here') }}{% endif %}"
     "{{ m['content'] }}\n{% endfor %}"
 )
 
@@ -207,7 +207,7 @@ def test_a_template_that_refuses_a_message_changes_nothing(with_template: Any) -
     conversation = Conversation(with_template(REFUSING), **SAMPLING)
     said(conversation, "the cat")
     conversation.system = "a dog"
-    with pytest.raises(ValueError, match="no system message here"):
+    with pytest.raises(ValueError, match="no dogs here"):
         conversation.say("no fox")
     conversation.system = None
     assert said(conversation, "no fox")

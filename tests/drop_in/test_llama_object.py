@@ -83,7 +83,13 @@ def test_no_buffer_of_n_ctx_times_n_vocab(make_llama: MakeLlama, tiny_files: Tin
 
 
 def test_signatures_are_those_of_the_base_class_plus_ours(make_llama: MakeLlama) -> None:
-    of_chats = {"parallel_tool_calls", "chat_template_kwargs", "reasoning_effort", "continue_final_message"}
+    of_chats = {
+        "parallel_tool_calls",
+        "chat_template_kwargs",
+        "reasoning_effort",
+        "continue_final_message",
+        "parse_special",
+    }
     for name in ("generate", "create_completion", "__call__", "create_chat_completion"):
         theirs = inspect.signature(getattr(llama_cpp.Llama, name)).parameters
         ours = inspect.signature(getattr(specllama.Llama, name)).parameters

