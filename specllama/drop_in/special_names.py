@@ -27,6 +27,7 @@ _CUT = "v" + secrets.token_hex(8)
 """Marks the names that tokenizers read in plain text, too: such a text is cut there."""
 _JOINER = "\u2060"  # is not seen and has no width
 _PREFIX = 3  # characters of a name that are looked for first: names may be thousands
+_DEFINED = llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
 _SPACES = " \t\n\v\f\r"
 
 
@@ -79,15 +80,15 @@ class _Vocabulary:
 
 
 def _vocabulary(model: Model) -> _Vocabulary:
-    vocab = cast(Any, model.vocab)
-    kinds = {token: int(llama_cpp.llama_vocab_get_attr(vocab, token)) for token in range(model.n_vocab)}
+    vocab, attribute = cast(Any, model.vocab), llama_cpp.llama_vocab_get_attr
+    read, always = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN, _DEFINED
+    kinds = {token: kind for token in range(model.n_vocab) if (kind := attribute(vocab, token)) & (read | always)}
+    texts = {token: (llama_cpp.llama_vocab_get_text(vocab, token) or b"").decode("utf-8", "replace") for token in kinds}
 
     def having(attributes: int) -> frozenset[str]:
-        texts = (llama_cpp.llama_vocab_get_text(vocab, token) or b"" for token in kinds if kinds[token] & attributes)
-        return frozenset(filter(None, (text.decode("utf-8", "replace") for text in texts)))
+        return frozenset(texts[token] for token, kind in kinds.items() if kind & attributes and texts[token])
 
-    control = having(llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN)
-    defined = having(llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED)
+    control, defined = having(read), having(always)
     bare = having(llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP), having(llama_cpp.LLAMA_TOKEN_ATTR_RSTRIP)
     return _Vocabulary(control, defined, _Finder(control | defined), *bare)
 
