@@ -17,6 +17,7 @@ from .images import decodes_by_itself, handler_for_text
 from .messages import formatter_for, formatter_of, handler_for, has_own_handler, prompt_around, template_of
 from .special_names import SpecialNames, is_marked
 from .template_fields import read_fields
+from .text import has_own_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,8 @@ def chat_prompt(
     if not parse_special:
         thoughts = taught_by(template_of(llama))[1] or ()
         marks = [piece for pieces in thoughts for piece in pieces]
-        names = SpecialNames(llama, prompt_around(llama), marks, is_removed=formatter is not None)
+        is_removed = formatter is not None and has_own_tokenizer(llama)
+        names = SpecialNames(llama, prompt_around(llama), marks, is_removed=is_removed)
         continued = continued and continued.marked(names)
     if formatter is not None:
         ours = chat_formatter_to_chat_completion_handler(_Formatter(formatter, names, read))

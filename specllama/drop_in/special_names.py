@@ -106,7 +106,7 @@ class SpecialNames:
         around: a prompt of the chat template with short messages. The names in it are those around every message.
         thoughts: the names that mark thoughts and calls. They stay what they are in the assistant's messages.
         is_removed: whether the marks are removed when the prompt is tokenized. Some of llama_cpp's handlers tokenize by
-            themselves. Their prompts keep a character that is not seen.
+            themselves, and other tokenizers read all names. Their prompts keep a character that is not seen.
     """
 
     def __init__(self, llama: BaseLlama, around: str, thoughts: Collection[str], *, is_removed: bool) -> None:
