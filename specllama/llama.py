@@ -47,7 +47,7 @@ from .drop_in.requests import request_of
 from .drop_in.sampling import sampled
 from .drop_in.saved_state import fitted, marked, origin_of, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
-from .drop_in.template_fields import given_fields, warn_of_fields
+from .drop_in.template_fields import given_fields, may_think, warn_of_fields
 from .drop_in.tokenizing import Tokenizing
 from .drop_in.view import Call, EngineLlama, View, call_on, llama_of, run
 from .engine.drafts.automatic import Automatic, Room
@@ -428,7 +428,14 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         chat = of_format
         parallel = parallel_tool_calls is None or bool(parallel_tool_calls)
         chat, forced = with_forced_calls(self, chat, parallel=parallel)
-        answer = ChatAnswer(self, chat, forced, parallel=parallel, keeps_thoughts=call.keeps_thoughts)
+        answer = ChatAnswer(
+            self,
+            chat,
+            forced,
+            parallel=parallel,
+            keeps_thoughts=call.keeps_thoughts,
+            may_think=continued is None and may_think(fields),
+        )
         token_bytes: dict[str, bytes] = {}
         chat, prompt = chat_prompt(self, chat, fields, continued, parse_special=bool(parse_special))
         call = dataclasses.replace(

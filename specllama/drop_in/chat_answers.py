@@ -6,19 +6,22 @@ Reading does not change which tokens are generated.
 from __future__ import annotations
 
 import codecs
-import dataclasses
+import functools
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from specllama.engine.model import Model
+from specllama.engine.vocabulary import Gbnf
 
 from .base_class import BaseLlama
-from .forced_calls import ForcedCalls, begun_calls, special_token, tools_of
+from .chat_arguments import CHOICES
+from .forced_calls import ForcedCalls, begun_calls, free_calls, special_token, tools_of
 from .formats.format import Format
 from .formats.kinds import read_answer, taught_by
 from .formats.reading import Delta, Reader, Reading
-from .formats.thinking import is_open
+from .formats.thinking import is_closed, is_open
 from .messages import template_of
+from .prescribed import Prescribed, free_behind
 
 _LAST = 8  # tokens at the end of a prompt, in which the mark that begins a thought is looked for
 
@@ -32,6 +35,7 @@ class ChatAnswer:
         forced: the calls that the answer must consist of; None if it is free.
         parallel: whether the answer may have more than one call.
         keeps_thoughts: whether thoughts stay in the text.
+        may_think: whether the model may begin a thought by itself, if the answer is prescribed.
 
     Attributes:
         shown: the special tokens that must be in the text that is read, since they mark calls or thoughts.
@@ -45,14 +49,20 @@ class ChatAnswer:
         *,
         parallel: bool = True,
         keeps_thoughts: bool = False,
+        may_think: bool = True,
     ) -> None:
         form, self._thoughts = taught_by(template_of(llama))
         self._tools = tools_of(chat) if chat.get("tool_choice") != "none" else {}
         self._form = form if form is not None and (self._tools or form.thoughts) else None
         if forced is not None:
             self._form, self._thoughts = forced.form, forced.thoughts
-        self._forced = forced
-        self._begun = begun_calls(llama, chat, self._form, self._thoughts, parallel=parallel)
+        self._llama = llama
+        self._begun = begun_calls(llama, chat, self._form, parallel=parallel)
+        self._calls = forced.calls if forced is not None else free_calls(llama, chat, self._form, parallel=parallel)
+        self._must_call = forced is not None
+        choices = chat.get("tool_choice"), chat.get("function_call")
+        self._is_of_handler = forced is None and any(choice not in CHOICES for choice in choices)
+        self._may_think = may_think
         self._parallel = parallel
         self._keeps_thoughts = keeps_thoughts
         self._is_free = True
@@ -74,16 +84,24 @@ class ChatAnswer:
             grammar: the grammar of the answer, or None.
 
         Returns:
-            The grammar of the answer after this prompt, or None.
+            The grammar or the constraint of the text after this prompt, or None.
         """
-        end = b"".join(model.piece(token, special=True) for token in prompt[-_LAST:] if token >= 0)
-        self._is_thinking = self._thoughts is not None and is_open(end.decode("utf-8", "replace"), self._thoughts)
-        if self._forced is not None and grammar is self._forced.grammar:
-            return self._forced.behind_thought if self._is_thinking else grammar
-        self._is_free = grammar is None
-        if grammar is None and self._begun is not None:
-            return dataclasses.replace(self._begun, is_thinking=self._is_thinking)
-        return grammar
+        last = b"".join(model.piece(token, special=True) for token in prompt[-_LAST:] if token >= 0)
+        end, thoughts, form = last.decode("utf-8", "replace"), self._thoughts, self._form
+        self._is_thinking = thoughts is not None and is_open(end, thoughts)
+        if grammar is None:
+            marks = None if form is None or form.thoughts else thoughts
+            return self._begun and free_behind(self._begun, marks, is_thinking=self._is_thinking)
+        self._is_free = self._must_call
+        if self._is_of_handler:  # llama_cpp's handler takes all of the text for the arguments of a call
+            return grammar
+        if thoughts is not None and not self._is_thinking and (is_closed(end, thoughts) or not self._may_think):
+            thoughts = None
+        rule = Prescribed(() if form is None else form.answer, self._calls, self._must_call, thoughts)
+        whole = rule.behind(grammar, functools.partial(special_token, self._llama), is_thinking=self._is_thinking)
+        if isinstance(whole, Gbnf):
+            Gbnf(grammar._grammar, grammar._root).over(model)  # if it is wrong, an error quotes the user's own text
+        return whole
 
     def completed(self, reason: str) -> None:
         """Note why a completion has ended: ``stop`` or ``length``."""
@@ -140,7 +158,9 @@ class ChatAnswer:
         reading = Reading(self._tools, parallel=self._parallel, has_calls=self._form is not None)
         thoughts = None if self._keeps_thoughts else self._thoughts
         is_thinking = self._is_thinking and not self._keeps_thoughts
-        parsing = read_answer(reading, self._form, thoughts, is_thinking=is_thinking, is_free=self._is_free)
+        # Behind a thought that stays in the text, calls are looked for everywhere.
+        is_free = self._is_free or (self._keeps_thoughts and self._calls is not None)
+        parsing = read_answer(reading, self._form, thoughts, is_thinking=is_thinking, is_free=is_free)
         return Reader(reading, parsing)
 
     def _response(self, response: Any) -> Any:

@@ -18,7 +18,7 @@ from .lending import lent
 from .messages import template_errors
 from .prompt_tokens import continuation_tokens, prompt_tokens_of
 from .special_names import is_marked, without_marks
-from .template_fields import given_fields
+from .template_fields import given_fields, may_think
 from .view import Call, EngineLlama, View
 
 Message = dict[str, str]
@@ -95,9 +95,10 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
             f"the chat handler of {file_of(llm)} asks for no completion: it cannot be rendered as a prompt"
         )
     found = cast(ChatCall, noting.call)
-    if forced is not None:
-        answer = ChatAnswer(llm, chat, forced, parallel=parallel)
-        found.options["grammar"] = answer.begins_behind(lent(llm), found.tokens, forced.grammar)
+    if found.options["grammar"] is not None:
+        thinks = continued is None and may_think(fields)
+        answer = ChatAnswer(llm, chat, forced, parallel=parallel, may_think=thinks)
+        found.options["grammar"] = answer.begins_behind(lent(llm), found.tokens, found.options["grammar"])
     return found
 
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from specllama.engine.schema_constraint import Begun
 from specllama.grammars.begun_calls import Beginning, BegunCalls
 from specllama.grammars.schema import NotEnforcedError, SchemaGrammar, matched_schema
 
@@ -19,6 +20,7 @@ from .formats.kinds import taught_by
 from .formats.llama3 import BARE, BARE_WRITTEN
 from .lending import lent
 from .messages import hands_on_everything, has_own_handler, template_of
+from .prescribed import Calls
 from .text import has_own_tokenizer
 
 _WITHOUT_PARAMETERS = ({"type": "object"}, {"type": "object", "properties": {}})
@@ -33,14 +35,14 @@ class ForcedCalls:
     Attributes:
         form: the form in which they are written.
         thoughts: the marks around a thought, which may come before them; None if there can be none.
-        grammar: the grammar of the answer.
-        behind_thought: the grammar of the answer if the prompt has begun a thought.
+        grammar: the grammar of the answer, if no thought comes before it.
+        calls: the calls.
     """
 
     form: Format
     thoughts: tuple[Pieces, Pieces] | None
     grammar: SchemaGrammar
-    behind_thought: SchemaGrammar
+    calls: Calls
 
 
 def with_forced_calls(
@@ -69,51 +71,75 @@ def with_forced_calls(
     takes_grammar = hands_on_everything(llama) and not has_own_handler(llama)
     form, thoughts = taught_by(template_of(llama))
     how = None if form is None else form.written
-    if not takes_grammar or form is None or how is None:
-        if only is not None:
+    if form is None or how is None or not takes_grammar:
+        # llama_cpp's handlers take all of the text for the arguments, a thought before them, too.
+        if only is not None and (thoughts is None or not takes_grammar):
             return {**chat, "tool_choice": {"type": "function", "function": {"name": only}}}, None
         if not takes_grammar:
             raise ValueError(
                 'tool_choice="required" with several tools needs a chat handler that takes a grammar, and that of '
                 f"{file_of(llama)} takes none: name the tool that is to be called"
             )
-        form, how, thoughts = BARE, BARE_WRITTEN, None
-    schemas = {name: _schema(tools[name]) for name in ([named] if named else tools)}
-    written = functools.partial(
-        forced_calls,
-        how,
-        schemas,
-        functools.partial(special_token, llama),
-        several=parallel and named is None,
-        thoughts=thoughts,
-    )
-    free, behind = (SchemaGrammar(text, text) for text in (written(), written(is_thinking=True)))
-    return {**chat, "tool_choice": "required", "grammar": free}, ForcedCalls(form, thoughts, free, behind)
+        form, how = BARE, BARE_WRITTEN
+    wanted = {named: tools[named]} if named else tools
+    calls = _calls(llama, how, wanted, several=parallel and named is None)
+    text = calls.grammar(None)
+    grammar = SchemaGrammar(text, text)
+    return {**chat, "tool_choice": "required", "grammar": grammar}, ForcedCalls(form, thoughts, grammar, calls)
+
+
+def free_calls(llama: BaseLlama, chat: Mapping[str, Any], form: Format | None, *, parallel: bool) -> Calls | None:
+    """The calls that a model may make by itself in place of the answer that is prescribed; None if it can make none.
+
+    Args:
+        llama: the Llama that answers.
+        chat: the checked arguments.
+        form: the form in which the model writes calls; None if it is not known.
+        parallel: whether the answer may have more than one call.
+    """
+    if form is None or form.written is None or not _may_call(llama, chat):
+        return None
+    return _calls(llama, form.written, tools_of(chat), several=parallel)
+
+
+def _calls(llama: BaseLlama, how: Written, tools: Mapping[str, Any], *, several: bool) -> Calls:
+    @functools.cache  # checking many schemas takes a while
+    def schemas() -> dict[str, Any]:
+        return {name: _schema(parameters) for name, parameters in tools.items()}
+
+    def grammar(behind: Pieces | None) -> str:
+        return forced_calls(how, schemas(), functools.partial(special_token, llama), several=several, behind=behind)
+
+    bare = [] if how.bare is None else [how.bare(name) for name in tools]
+    return Calls(grammar, [how.trigger] if how.trigger else bare)
+
+
+def _may_call(llama: BaseLlama, chat: Mapping[str, Any]) -> bool:
+    """Whether there are tools that the model may call by itself, in a way that a grammar can prescribe."""
+    takes_grammar = hands_on_everything(llama) and not has_own_handler(llama) and has_own_tokenizer(llama)
+    return takes_grammar and bool(tools_of(chat)) and chat.get("tool_choice") in (None, "auto")
 
 
 def begun_calls(
     llama: BaseLlama,
     chat: Mapping[str, Any],
     form: Format | None,
-    thoughts: tuple[Pieces, Pieces] | None,
     *,
     parallel: bool,
-) -> BegunCalls | None:
+) -> Begun | None:
     """Grammars for calls that a model may begin by itself. A call that has begun must follow its tool's schema.
 
     Args:
         llama: the Llama that answers.
         chat: the checked arguments.
         form: the form in which the model writes calls; None if it is not known.
-        thoughts: the marks around a thought, which may come before the calls.
         parallel: whether the answer may have more than one call.
 
     Returns:
         None if calls cannot be enforced, because their form is not known or no text marks their beginning for sure.
     """
     tools, how = tools_of(chat), None if form is None else form.written
-    takes_grammar = hands_on_everything(llama) and not has_own_handler(llama) and has_own_tokenizer(llama)
-    if form is None or how is None or not tools or not takes_grammar or chat.get("tool_choice") not in (None, "auto"):
+    if how is None or not _may_call(llama, chat):
         return None
     found = []
     if how.trigger:
@@ -127,8 +153,7 @@ def begun_calls(
         text = how.bare(name)
         found.append(Beginning(text, arguments, at_start=True))
         found += [Beginning(before + text, arguments) for before in how.bare_behind]
-    marks = None if thoughts is None or form.thoughts else ("".join(thoughts[0]), "".join(thoughts[1]))
-    return BegunCalls(tuple(found), marks) if found else None
+    return Begun(BegunCalls(tuple(found))) if found else None
 
 
 def _rest(llama: BaseLlama, how: Written, tools: Mapping[str, Any], *, several: bool) -> str:

@@ -8,9 +8,8 @@ from typing import Any
 from llama_cpp.llama_grammar import LlamaGrammar
 
 from specllama.engine.request import Constraint, Request, checked_callables
-from specllama.engine.schema_constraint import Begun, Schema
+from specllama.engine.schema_constraint import Begun, Behind, OneOf, Schema
 from specllama.engine.vocabulary import Gbnf
-from specllama.grammars.begun_calls import BegunCalls
 from specllama.grammars.schema import SchemaGrammar
 
 from .arguments import chain_of, sampling_of
@@ -48,7 +47,7 @@ def request_of(
     grammar = call.schemas.get(getattr(arguments["grammar"], "_grammar", ""), arguments["grammar"])
     processors = arguments["logits_processor"]
     if call.min_tokens:
-        if grammar is not None and not isinstance(grammar, BegunCalls):
+        if grammar is not None and getattr(grammar, "is_required", True):
             raise ValueError(
                 f"min_tokens={call.min_tokens} and a grammar, a schema or a tool that must be called both say where "
                 "the answer ends: leave min_tokens out, and have the schema ask for more (minLength, minItems)"
@@ -81,17 +80,15 @@ def request_of(
 
 
 def constraint_of(grammar: Any) -> Constraint | None:
-    """The engine's constraint for a grammar of the drop-in.
+    """The engine's constraint for a grammar of the drop-in, which may also be such a constraint of a chat's.
 
     Raises:
         TypeError: the grammar is neither None nor a LlamaGrammar.
     """
-    if grammar is None:
-        return None
+    if grammar is None or isinstance(grammar, (Begun, Behind, Gbnf, OneOf)):
+        return grammar
     if isinstance(grammar, SchemaGrammar):
         return Schema(grammar.matched)
-    if isinstance(grammar, BegunCalls):
-        return Begun(grammar)
     if not isinstance(grammar, LlamaGrammar):
         raise TypeError(f"grammar={grammar!r} must be a llama_cpp.LlamaGrammar: make one by LlamaGrammar.from_string")
     return Gbnf(grammar._grammar, grammar._root)

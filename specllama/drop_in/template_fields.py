@@ -11,6 +11,7 @@ from .base_class import BaseLlama, file_of
 from .messages import names_read
 
 _EFFORT = "reasoning_effort"
+_THINKING = ("enable_thinking", "thinking")
 _OURS = {
     *("messages", "tools", "tool_choice", "functions", "function_call", "add_generation_prompt"),
     *("bos_token", "eos_token", "raise_exception", "strftime_now"),
@@ -39,6 +40,11 @@ def given_fields(chat_template_kwargs: Any, reasoning_effort: Any) -> dict[str, 
     if reasoning_effort == "none":
         return {"enable_thinking": False, **fields}
     return {_EFFORT: reasoning_effort, **fields}
+
+
+def may_think(fields: Mapping[str, Any]) -> bool:
+    """Whether the template's fields do not say that the model is to answer without a thought."""
+    return all(fields.get(name) is not False for name in _THINKING)
 
 
 def unread_fields(llama: BaseLlama, fields: Mapping[str, Any]) -> list[str]:

@@ -1,14 +1,16 @@
-"""Constraints of schemas and of calls of tools, over the tokens of a model."""
+"""Constraints of schemas, of calls of tools and of answers behind thoughts, over the tokens of a model."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, cast
+import functools
+from typing import Any, ClassVar, cast
 
 import llama_cpp
 
 from specllama import _core
 from specllama.grammars.begun_calls import BegunCalls, BegunMatcher
+from specllama.grammars.behind_thought import BehindThought, Matcher, Thought
 from specllama.grammars.schema_matcher import SchemaVocabulary
 
 from .model import Model
@@ -39,6 +41,27 @@ class Schema:
 
 
 @dataclasses.dataclass(frozen=True)
+class OneOf:
+    """A text that follows one of some grammars.
+
+    Attributes:
+        grammars: grammars for llguidance.
+    """
+
+    grammars: tuple[str, ...]
+
+    is_required: ClassVar[bool] = True
+
+    def matcher(self, vocabulary: SchemaVocabulary) -> Matcher:
+        """The matcher at the beginning of the text."""
+        return vocabulary.matcher(*self.grammars)
+
+    def over(self, model: Model) -> _core.MaskConstraint:
+        """The constraint over the tokens of a model, at the beginning of the text."""
+        return _constraint(self, model)
+
+
+@dataclasses.dataclass(frozen=True)
 class Begun:
     """Optional calls of tools. Once a call was begun, it has to be completed.
 
@@ -48,7 +71,46 @@ class Begun:
 
     calls: BegunCalls
 
+    is_required: ClassVar[bool] = False
+
+    def matcher(self, vocabulary: SchemaVocabulary) -> Matcher:
+        """The matcher at the beginning of an answer."""
+        return BegunMatcher(vocabulary, self.calls)
+
     def over(self, model: Model) -> _core.MaskConstraint:
         """The constraint over the tokens of a model, at the beginning of an answer."""
-        vocabulary = model.once(schema_vocabulary)
-        return _core.MaskConstraint(vocabulary.ends, BegunMatcher(vocabulary, self.calls))
+        return _constraint(self, model)
+
+
+@dataclasses.dataclass(frozen=True)
+class Behind:
+    """An answer behind a thought, which is free.
+
+    Attributes:
+        thought: the thought.
+        at_once: the answer if there is no thought. It must allow the mark that begins one, too.
+        answer: the answer behind the thought.
+    """
+
+    thought: Thought
+    at_once: OneOf | Begun
+    answer: OneOf | Begun
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the text may not end before the answer does."""
+        return self.answer.is_required
+
+    def matcher(self, vocabulary: SchemaVocabulary) -> BehindThought:
+        """The matcher at the beginning of a text."""
+        at_once, behind = (functools.partial(each.matcher, vocabulary) for each in (self.at_once, self.answer))
+        return BehindThought(vocabulary, self.thought, at_once, behind, is_required=self.is_required)
+
+    def over(self, model: Model) -> _core.MaskConstraint:
+        """The constraint over the tokens of a model, at the beginning of a text."""
+        return _constraint(self, model)
+
+
+def _constraint(rule: OneOf | Begun | Behind, model: Model) -> _core.MaskConstraint:
+    vocabulary = model.once(schema_vocabulary)
+    return _core.MaskConstraint(vocabulary.ends, rule.matcher(vocabulary))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,14 @@ from specllama.backend import libllama
 from .follower import Follower
 from .in_llguidance import in_llguidance
 from .schema import LIMITS, reason_of
+from .states import States
 
 _OF_SCHEMA = '{"grammars":[{"name":"json_schema"'  # how llguidance's own grammars of schemas begin
 _MOST_LONGER = 200  # tokens that are longer than a text and begin with it; each is tried
 _UNSHOWN = b"\xff"  # before the name of a token that adds nothing to a text
 _EVERY_BYTE = frozenset(bytes([byte]) for byte in range(256))
-_MOST_FIRST = 8  # matchers of the last schemas that are kept at their beginnings: copying one is faster than making one
+_MOST_ACROSS = 64  # answers of `across` that are kept: each looks at all tokens
+_MOST_FIRST = 16  # matchers of the last grammars that are kept at their beginnings: copying is faster than making one
 
 
 class SchemaVocabulary:
@@ -38,6 +40,8 @@ class SchemaVocabulary:
         self._own = own  # kept alive, because the other tokenizer calls it
         self.ends = ends
         """The tokens that end a text."""
+        self.across = functools.lru_cache(_MOST_ACROSS)(self._across)
+        """Finds the tokens that write the end of a mark and more."""
         self.first = functools.lru_cache(_MOST_FIRST)(self._matcher)
         """Makes a matcher of llguidance's grammar. It must be copied before it is used."""
 
@@ -46,6 +50,15 @@ class SchemaVocabulary:
         # tools such a text may follow a token of another kind, and some models' tokenizers put a space before it.
         guesses = not matched.startswith(_OF_SCHEMA) and self._puts_spaces
         return LLMatcher(self._by_pieces if guesses else self._tokenizer, matched, log_level=0, limits=LIMITS)
+
+    def _across(self, mark: bytes, before: bytes) -> dict[bytes, list[int]]:
+        """By what they write behind the mark, the tokens that write it to its end after `before`, and more."""
+        found: dict[bytes, list[int]] = {}
+        for token in range(len(self._pieces)):
+            rest = (before + self.name(token)).partition(mark)[2]
+            if rest:
+                found.setdefault(rest, []).append(token)
+        return found
 
     def name(self, token: int) -> bytes:
         """What a token adds to a text. If it adds nothing, its name."""
@@ -56,9 +69,25 @@ class SchemaVocabulary:
         """Tokens that give a text together. The end of the text is left out if no token has it."""
         return self._as_pieces(text) if text else []
 
+    def free(self, without: Collection[int] = ()) -> bytes:
+        """The mask of all tokens but some."""
+        mask = bytearray(b"\xff" * (len(self._pieces) // 8 + 1))
+        for token in without:
+            mask[token // 8] &= ~(1 << token % 8)
+        return bytes(mask)
+
     def along(self, text: bytes) -> list[int]:
         """The tokens that are a beginning of a text, and those that begin with it, unless these are too many."""
         return self._as_pieces.along(text)
+
+    def writes(self, text: bytes) -> bool:
+        """Whether there are tokens for a text. llguidance does not look: it goes on behind the text that must come."""
+        return self._as_pieces.write(text)
+
+    @functools.cached_property
+    def has_all_bytes(self) -> bool:
+        """Whether there is a token for each byte."""
+        return _EVERY_BYTE.issubset(self._pieces)
 
     @functools.cached_property
     def _as_pieces(self) -> SchemaPieces:
@@ -70,7 +99,7 @@ class SchemaVocabulary:
 
     @functools.cached_property
     def _puts_spaces(self) -> bool:
-        if not _EVERY_BYTE.issubset(self._pieces):  # then the model's tokenizer is not used (see `_tokenizer`)
+        if not self.has_all_bytes:  # then the model's tokenizer is not used (see `_tokenizer`)
             return False
         # A space need not come before all of them: a vocabulary may have some of these texts as they are.
         return any(
@@ -78,10 +107,21 @@ class SchemaVocabulary:
             for text in (b"{", b'"', b"a", b"1")
         )
 
+    def widened(self, mask: bytes, matcher: LLMatcher) -> bytes:
+        """Widen a mask to all tokens that may come next. If only one text may, llguidance's mask has only one token.
+
+        A model may write a text in other tokens than a tokenizer would.
+        """
+        wide = bytearray(mask)
+        for token in self.along(matcher.compute_ff_bytes()):
+            if matcher.validate_tokens([token]) == 1:
+                wide[token // 8] |= 1 << token % 8
+        return bytes(wide)
+
     @in_llguidance()
-    def matcher(self, matched: str) -> SchemaMatcher:
-        """A matcher at the beginning of a schema, which is given as llguidance's grammar."""
-        return SchemaMatcher(Follower(self.first(matched)), frozenset(self.ends))
+    def matcher(self, *matched: str) -> SchemaMatcher:
+        """A matcher at the beginning of a text that follows one of some grammars of llguidance's, as a schema is."""
+        return SchemaMatcher(self, [self.first(each) for each in matched])
 
     def constraint(self, matched: str) -> _core.MaskConstraint:
         """A constraint for the native loop, at the beginning of a schema."""
@@ -89,13 +129,26 @@ class SchemaVocabulary:
 
 
 class SchemaMatcher:
-    """Says which tokens may come next in a text, which may also have become shorter or another one."""
+    """Says which tokens may come next in a text, which may also have become shorter or another one.
 
-    def __init__(self, follower: Follower, ends: frozenset[int]) -> None:
-        self._follower = follower
-        self._ends = ends
-        self._steps = np.empty(0, dtype=np.intc)
-        self._followed: list[bool] = []  # by step; False for an end of a text or a caller's token that was passed over
+    Args:
+        vocabulary: the tokens.
+        first: a matcher for each grammar, at its beginning. The text follows one of them.
+    """
+
+    def __init__(self, vocabulary: SchemaVocabulary, first: Sequence[LLMatcher]) -> None:
+        self._vocabulary = vocabulary
+        self._ends = frozenset(vocabulary.ends)
+        self._first = first
+        self._followers = [Follower(each) for each in first]
+        self._states = States(dict.fromkeys(range(len(first)), 0), self._next)
+
+    @in_llguidance()
+    def may_begin(self, text: bytes) -> bool:
+        """Whether the text may begin with this one."""
+        tokens = self._vocabulary.tokens_of(text)
+        is_whole = b"".join(map(self._vocabulary.name, tokens)) == text
+        return is_whole and any(each.deep_copy().try_consume_tokens(tokens) == len(tokens) for each in self._first)
 
     @in_llguidance()
     def __call__(self, recent: npt.NDArray[np.intc]) -> tuple[bytes, bool, int]:
@@ -108,24 +161,47 @@ class SchemaMatcher:
         Raises:
             ValueError: no token may come next, or finding out would take too long.
         """
-        self._go_behind(recent)
-        matcher = self._follower.matcher
-        mask = matcher.compute_bitmask()
-        may_end = matcher.is_accepting()
-        forced = matcher.compute_ff_tokens()
-        if matcher.is_error() or (matcher.is_stopped() and not may_end):
-            raise ValueError(f"the JSON schema cannot be followed any further ({reason_of(matcher)}): simplify it")
-        return mask, may_end, forced[0] if forced else -1
+        followed = self._states.behind(recent)
+        for number, count in followed.items():
+            self._followers[number].back_to(count)
+        matchers = [self._followers[number].matcher for number in followed]
+        masks = [matcher.compute_bitmask() for matcher in matchers]
+        may_end = [matcher.is_accepting() for matcher in matchers]
+        forced = matchers[0].compute_ff_tokens() if len(matchers) == 1 else []
+        found = [place for place, matcher in enumerate(matchers) if may_end[place] or self._goes_on(matcher)]
+        if not found:
+            reason = reason_of(matchers[0])
+            raise ValueError(f"the JSON schema cannot be followed any further ({reason}): simplify it")
+        if len(self._first) > 1:  # then a text that only one of them forces may come in any tokens
+            masks = [self._vocabulary.widened(masks[place], matchers[place]) for place in found]
+        return _union(masks), any(may_end[place] for place in found), forced[0] if forced else -1
 
-    def _go_behind(self, recent: npt.NDArray[np.intc]) -> None:
-        both = min(len(recent), len(self._steps))
-        different = np.flatnonzero(recent[:both] != self._steps[:both])
-        common = int(different[0]) if len(different) else both
-        self._follower.back_to(len(self._follower) - sum(self._followed[common:]))
-        del self._followed[common:]
-        for token in recent[common:].tolist():
-            self._followed.append(token not in self._ends and self._follower.follow(token))
-        self._steps = recent
+    def _goes_on(self, matcher: LLMatcher) -> bool:
+        """Whether there is a text that may come next, and that the vocabulary can write."""
+        if matcher.is_error() or matcher.is_stopped():
+            return False
+        return self._vocabulary.has_all_bytes or self._vocabulary.writes(matcher.compute_ff_bytes())
+
+    def _next(self, followed: dict[int, int], token: int, _: int) -> dict[int, int]:
+        """For each grammar that the text has followed so far, how many of its tokens were followed.
+
+        An end of a text is passed over, and so is a token that no grammar allows: a guess, or a caller's own.
+        """
+        if token in self._ends:
+            return followed
+        for number, count in followed.items():
+            self._followers[number].back_to(count)
+        behind = {number: count + 1 for number, count in followed.items() if self._followers[number].follow(token)}
+        return behind or followed
+
+
+def _union(masks: Sequence[bytes]) -> bytes:
+    if len(masks) == 1:
+        return masks[0]
+    union = 0
+    for mask in masks:
+        union |= int.from_bytes(mask, "little")
+    return union.to_bytes(max(map(len, masks)), "little")
 
 
 class SchemaPieces:
@@ -156,6 +232,15 @@ class SchemaPieces:
             found.append(self._known[text[:size]])
             text = text[size:]
         return found
+
+    def write(self, text: bytes) -> bool:
+        """Whether there are tokens for a text. Of texts with the name of a token in them, nothing is known: True."""
+        places = {0}
+        for place in range(len(text)):
+            if place in places:
+                sizes = range(1, min(self._longest, len(text) - place) + 1)
+                places |= {place + size for size in sizes if text[place : place + size] in self._known}
+        return len(text) in places or _UNSHOWN in text
 
     def along(self, text: bytes) -> list[int]:
         """The tokens along a text, as ``SchemaVocabulary.along`` says."""

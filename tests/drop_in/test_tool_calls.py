@@ -576,14 +576,6 @@ def test_generate_prints_thoughts_before_the_answer(tmp_path: Path, capsys: pyte
     assert capsys.readouterr().out.strip() == "Hm..\n\nHi there."
 
 
-def test_a_schema_is_no_thought(saying: Saying) -> None:
-    """Behind a prompt that begins a thought the grammar has the answer at once."""
-    llm = saying(THOUGHT[2:], BEGINS)
-    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": LOOK_AT}}
-    found = everywhere(llm, response_format=wanted)
-    assert json.loads(found["content"]) in ({"n": 1}, {"n": 2}) and not found["reasoning"]
-
-
 @pytest.mark.parametrize("template", [THINKS, BEGINS])
 def test_a_model_thinks_before_a_call_that_it_must_make(saying: Saying, template: str) -> None:
     pieces = THOUGHT[2 if template is BEGINS else 0 : 5]

@@ -299,7 +299,24 @@ def test_thoughts_of_gpt_oss() -> None:
 def test_a_json_answer_that_was_asked_for_is_no_call() -> None:
     text = as_json(LOOK)
     assert read("llama3", [text], is_free=False)["content"] == text
-    assert read(None, ['{"a": 1}'], thoughts=THINK, is_thinking=True, is_free=False)["content"] == '{"a": 1}'
+    for begun, thinking in (("<think>\n", False), ("", True)):
+        said = read(None, [begun, "Hm\n</think>\n\n", '{"a": 1}'], thoughts=THINK, is_thinking=thinking, is_free=False)
+        assert (said["reasoning_content"], said["content"]) == ("Hm", '{"a": 1}')
+
+
+@pytest.mark.parametrize("form", ["hermes", "llama3", "mistral", "deepseek", "kimi", "qwen-xml", "glm"])
+def test_marks_in_json_that_was_asked_for_are_no_calls(form: str) -> None:
+    inner = {"hermes": hermes(LOOK), "llama3": as_json(LOOK, "parameters")}.get(form, hermes(ADD))
+    for mark in ("", *BY_NAME[form].openings):
+        text = json.dumps({"a": mark + inner, "b": "<think>"}, ensure_ascii=False)
+        said = read(form, [text], thoughts=THINK, is_free=False)
+        assert (said["content"], said["calls"]) == (text, [])
+
+
+def test_calls_in_place_of_json_that_was_asked_for() -> None:
+    for form, text in (("hermes", f"\n{hermes(LOOK)}\n{hermes(ADD)}"), ("llama3", as_json(LOOK, "parameters"))):
+        said = read(form, [text], is_free=False)
+        assert said["content"] == "" and calls_of(said) == ([LOOK, ADD] if form == "hermes" else [LOOK])
 
 
 @pytest.mark.parametrize("number", [index for index, written in enumerate(WRITTEN) if len(written[3]) == 2])

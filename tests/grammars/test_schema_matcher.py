@@ -6,7 +6,9 @@ import itertools
 import json
 import random
 import time
+import types
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +25,6 @@ import specllama
 from specllama.drop_in.chats import chat_call
 from specllama.drop_in.lending import lent
 from specllama.engine.schema_constraint import schema_vocabulary
-from specllama.grammars.follower import Follower
 from specllama.grammars.schema import NotEnforcedError, SchemaGrammar, matched_schema
 from specllama.grammars.schema_matcher import SchemaMatcher, SchemaPieces
 
@@ -49,6 +50,13 @@ class SchemaProcessor:
         allowed[: len(bits)] = bits
         allowed[self._ends] = may_end
         return np.where(allowed, scores, np.single(-np.inf))
+
+
+def alone(first: llguidance.LLMatcher, pieces: Sequence[bytes] = ()) -> SchemaMatcher:
+    """A matcher over these pieces, of which the first one ends a text; over all bytes if there are none."""
+    write = SchemaPieces(pieces, 0).write
+    vocabulary: Any = types.SimpleNamespace(ends=[0] if pieces else [], has_all_bytes=not pieces, writes=write)
+    return SchemaMatcher(vocabulary, [first])
 
 
 MESSAGES: Any = [{"role": "user", "content": "the cat"}]
@@ -268,7 +276,7 @@ def test_a_vocabulary_that_lacks_bytes() -> None:
     tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(SchemaPieces(tokens, 0)))
     for value in (11, "ab"):
         matched = matched_schema(json.dumps(of(a={"const": value})))
-        matcher = SchemaMatcher(Follower(llguidance.LLMatcher(tokenizer, matched, log_level=0)), frozenset([0]))
+        matcher = alone(llguidance.LLMatcher(tokenizer, matched, log_level=0), tokens)
         written: list[int] = []
         for _ in range(9):
             mask, may_end, forced = matcher(np.array(written, dtype=np.intc))
@@ -279,7 +287,7 @@ def test_a_vocabulary_that_lacks_bytes() -> None:
             written.append(allowed[-1])
         assert json.loads(b"".join(tokens[token] for token in written)) == {"a": value}
     first = llguidance.LLMatcher(tokenizer, matched_schema('{"const": "a☺"}'))
-    unknown = SchemaMatcher(Follower(first), frozenset([0]))
+    unknown = alone(first, tokens)
     with pytest.raises(ValueError, match="cannot be followed any further"):
         unknown(np.array([5], dtype=np.intc))
 
@@ -314,13 +322,13 @@ def test_masks_behind_another_continuation_are_as_if_there_had_been_no_other(nam
     """llguidance's own way back keeps the last mask, and gives it to another continuation at times."""
     first = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), matched_schema(json.dumps(BRANCHES[name])))
     rng = random.Random(5)
-    matcher, text = SchemaMatcher(Follower(first), frozenset()), list[int]()
+    matcher, text = alone(first), list[int]()
     for _ in range(600):
         text = random_text(first, rng, text[: rng.randrange(rng.choice([3, 12]))], 16)
         # Not at each place: nobody asks in a text that is forced.
         count = rng.choice([place for place, byte in enumerate(text, 1) if chr(byte) in '{[":,'] or [0])
         recent = np.array(text[:count], np.intc)
-        assert matcher(recent) == SchemaMatcher(Follower(first), frozenset())(recent), bytes(text[:count])
+        assert matcher(recent) == alone(first)(recent), bytes(text[:count])
 
 
 # --- Answers that end -------------------------------------------------------------------------------------------------

@@ -185,8 +185,8 @@ def test_a_schema(saying: Saying) -> None:
     wanted = {"type": "json_schema", "schema": LOOK_AT}
     with serving(saying(THOUGHT[2:], BEGINS)) as served:
         for fields in ({"output_config": {"format": wanted}}, {"output_format": wanted}):
-            [block] = ask(served, **fields)["content"]
-            assert json.loads(block["text"]) in ({"n": 1}, {"n": 2})
+            thought, block = ask(served, **fields)["content"]
+            assert thought["thinking"] == "Hm.." and json.loads(block["text"]) in ({"n": 1}, {"n": 2})
 
 
 def test_what_was_said_goes_back(saying: Saying) -> None:

@@ -144,7 +144,8 @@ def test_calls_and_thoughts_are_items(saying: Saying) -> None:
 def test_a_schema(saying: Saying) -> None:
     wanted = {"format": {"type": "json_schema", "name": "x", "schema": LOOK_AT, "strict": True}}
     with serving(saying(THOUGHT[2:], BEGINS)) as served:
-        [item] = ask(served, text=wanted)["output"]
+        thought, item = ask(served, text=wanted)["output"]
+        assert thought["type"] == "reasoning"
         assert json.loads(item["content"][0]["text"]) in ({"n": 1}, {"n": 2})
         assert "json_schema.schema" in refused(served, text={"format": {"type": "json_schema", "name": "x"}})
         assert '"not"' in refused(served, text={"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}})

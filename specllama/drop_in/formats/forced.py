@@ -1,6 +1,7 @@
-"""Writes the grammar of calls, in the form that the model was trained to write.
+"""Writes the grammar of an answer that is prescribed, for llguidance: of calls, or of JSON in an answer's own place.
 
-The grammar is for a whole answer, or for the rest of a call that the model has begun.
+Calls are written in the form that the model was trained to write. Their grammar is for a whole answer, or for the rest
+of a call that the model has begun.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ def forced_calls(
     token: Callable[[str], int | None],
     *,
     several: bool,
-    thoughts: tuple[Pieces, Pieces] | None = None,
-    is_thinking: bool = False,
+    behind: Pieces | None = None,
     is_loose: bool = False,
 ) -> str:
     """The grammar of calls, for llguidance.
@@ -35,8 +35,7 @@ def forced_calls(
         schemas: for each tool that may be called, its name and llguidance's schema of its parameters.
         token: gives the special token for a text; None if the model has no such token.
         several: whether there may be more than one call.
-        thoughts: the marks around a thought, which may come before the calls; None if there can be none.
-        is_thinking: whether the prompt has begun a thought.
+        behind: the rest of the mark that ends a thought before the calls; None if they come at once.
         is_loose: whether the blanks around the pieces may differ from the form's.
 
     Returns:
@@ -50,14 +49,38 @@ def forced_calls(
         call = f"{text(written.before(name))} {arguments(schema, grammar)} {text(written.after)}"
         rules.append(f"call_{number}: {call}")
     rules.append(f"calls: {text(written.begin)} call {_more(written, text) if several else ''} {text(written.end)}")
-    start = "calls"
-    if thoughts is not None:
-        begin, (first, *rest) = thoughts
-        thought = grammar.text_until(first)
-        tail = " ".join(part for part in (text(tuple(rest)), _BLANKS) if part)
-        start = f"{thought} {tail} calls" if is_thinking else f"({text(begin)} {thought} {tail})? calls"
-    lark = "\n".join([f"start: {start}", *rules])
+    lark = "\n".join([f"start: {_behind(behind, grammar)} calls", *rules])
     return json.dumps({"grammars": [{"name": "calls", "lark_grammar": lark}, *grammar.parts]})
+
+
+def answer(matched: str, opening: Pieces, token: Callable[[str], int | None], *, behind: Pieces | None = None) -> str:
+    """The grammar of an answer that is no call, for llguidance.
+
+    Args:
+        matched: llguidance's grammar of it, as JSON.
+        opening: the text that begins such an answer.
+        token: gives the special token for a text; None if the model has no such token.
+        behind: as for `forced_calls`.
+
+    Returns:
+        JSON of llguidance's grammars.
+    """
+    if behind is None and not opening:
+        return matched
+    grammar, parts = _Grammar(token, False), json.loads(matched)["grammars"]
+    lark = f"start: {_behind(behind, grammar)} {grammar.text(opening)} @{parts[0]['name']}"
+    return json.dumps({"grammars": [{"name": "answer", "lark_grammar": lark}, *parts]})
+
+
+def begun_thought(begin: Pieces, token: Callable[[str], int | None]) -> str:
+    """The grammar of a text that begins with the mark of a thought, for llguidance."""
+    lark = f"start: {_Grammar(token, False).text(begin)} TEXT\n{_TEXT}"
+    return json.dumps({"grammars": [{"name": "thought", "lark_grammar": lark}]})
+
+
+def _behind(mark: Pieces | None, grammar: _Grammar) -> str:
+    """What may stand before an answer: the rest of the mark that ends a thought, and blanks."""
+    return "" if mark is None else f"{grammar.text(mark)} {_BLANKS}"
 
 
 class _Grammar:

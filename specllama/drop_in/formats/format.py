@@ -74,6 +74,7 @@ class Format:
         at_start: reads an answer that begins with none of the openings; None if there is nothing to read then.
         written: how calls are written; None if calls of this form cannot be forced.
         thoughts: the texts before and after a thought, if they are not in `thinking.THOUGHTS`.
+        answer: the text that begins an answer without calls; empty if it has no mark.
     """
 
     name: str
@@ -83,3 +84,4 @@ class Format:
     at_start: Callable[[Reading], Parsing[None]] | None = None
     written: Written | None = None
     thoughts: tuple[Pieces, Pieces] | None = None
+    answer: Pieces = ()

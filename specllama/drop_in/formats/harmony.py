@@ -63,4 +63,5 @@ HARMONY = Format(
         trigger=_CHANNEL + _TO_TOOL,
     ),
     thoughts=((_CHANNEL, "analysis", _MESSAGE), (_ENDS[0], _START, "assistant")),
+    answer=(_CHANNEL, "final", _MESSAGE),
 )

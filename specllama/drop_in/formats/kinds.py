@@ -15,7 +15,7 @@ from .llama3 import LLAMA3
 from .minimax import MINIMAX
 from .mistral import MISTRAL, MISTRAL_LIST
 from .qwen_xml import QWEN_XML
-from .reading import Parsing, Reading, text_until
+from .reading import Parsing, Reading, literally, spaces, text_until
 from .thinking import read_thought, thoughts_in
 
 FORMATS = (
@@ -58,14 +58,35 @@ def read_answer(
         form: the form of its calls; None if it has no calls.
         thoughts: the marks around a thought before the answer; None if it has no thoughts.
         is_thinking: whether the prompt has begun the thought.
-        is_free: whether the model may write anything. If a grammar prescribes the answer, JSON in it is no call.
+        is_free: whether the model may write anything. If a grammar prescribes the answer, there are calls only if it
+            begins with one: JSON, and marks in texts of JSON, are none.
     """
-    if thoughts is not None and is_free:
+    if thoughts is not None:
         yield from read_thought(reading, thoughts, is_thinking)
-    if form is not None and form.at_start is not None and is_free:
+    if form is not None and not is_free and not (yield from _begins_call(reading, form)):
+        form = None
+    if form is not None and form.at_start is not None and (is_free or not _is_marked(form)):
         yield from form.at_start(reading)
         reading.end_calls()
     openings = form.openings if form is not None else {}
     while mark := (yield from text_until(reading, reading.content, openings)):
         yield from openings[mark](reading, mark)
         reading.end_calls()
+
+
+def _is_marked(form: Format) -> bool:
+    """Whether a mark begins each call."""
+    return form.written is not None and bool(form.written.trigger)
+
+
+def _begins_call(reading: Reading, form: Format) -> Parsing[bool]:
+    """Whether a call is next. Nothing but blanks is read."""
+    at = reading.at
+    bare = None if form.written is None or _is_marked(form) else form.written.bare
+    yield from spaces(reading)
+    for begin in (*form.openings, *(map(bare, reading.tools) if bare else ())):
+        if (yield from literally(reading, begin)):
+            reading.back_to(at)
+            return True
+    reading.back_to(at)
+    return False

@@ -23,6 +23,11 @@ def is_open(prompt: str, thoughts: tuple[Pieces, Pieces]) -> bool:
     return prompt.rstrip().endswith("".join(thoughts[0]))
 
 
+def is_closed(prompt: str, thoughts: tuple[Pieces, Pieces]) -> bool:
+    """Whether a prompt ends with the mark that ends a thought: the model is not to think."""
+    return prompt.rstrip().endswith("".join(thoughts[1]))
+
+
 class Thinking:
     """Follows a growing text, and tells whether it is in a thought.
 
