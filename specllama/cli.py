@@ -34,6 +34,7 @@ from specllama.commands import (
 )
 from specllama.commands import eval as evaluate
 from specllama.commands.arguments import UsageError
+from specllama.commands.parser import Parser
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
@@ -64,9 +65,9 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """The parser of all commands. It imports nothing heavy: `--help` answers at once."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="specllama",
         description="Exact speculative decoding for GGUF models.",
         epilog="Exit codes: 0 done, 1 an error, 2 wrong usage, 130 Ctrl-C, 141 a closed pipe, 143 SIGTERM; `verify` "
@@ -75,8 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"specllama {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
-        subparser = command.add_parser(subparsers)
-        subparser.set_defaults(run=command.run, parser=subparser)
+        command.add_parser(subparsers).set_defaults(run=command.run)
     return parser
 
 
@@ -93,9 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         build_parser().print_help(sys.stderr)
         return WRONG_USAGE
     try:
-        arguments, unknown = build_parser().parse_known_args(given)
-        if unknown:  # named by the command itself, with its own usage
-            arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        arguments = build_parser().parse_args(given)
     except SystemExit as end:  # argparse has printed all there is to say
         return int(end.code or 0)
     arguments.command_line = given
@@ -156,10 +154,14 @@ def _run(arguments: argparse.Namespace) -> int:
             return _ended(behind)
         if os.environ.get("SPECLLAMA_DEBUG"):
             raise
+        is_usage = isinstance(error, UsageError)
         with contextlib.suppress(BrokenPipeError):
-            print(f"specllama: error: {_one_line(error)}", file=sys.stderr)
+            if is_usage:
+                print(arguments.parser.wrong(str(error)), file=sys.stderr)
+            else:
+                print(f"specllama: error: {_one_line(error)}", file=sys.stderr)
         _flush_or_forget_stdout()
-        return WRONG_USAGE if isinstance(error, UsageError) else int(getattr(arguments, "error_code", 1))
+        return WRONG_USAGE if is_usage else int(getattr(arguments, "error_code", 1))
     return code
 
 

@@ -136,18 +136,33 @@ class Stats:
         fields = dataclasses.asdict(self)
         return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
-    def __str__(self) -> str:
-        lines = [
+    @property
+    def summary(self) -> str:
+        """One line: the length and the speed, how much of the draft was accepted, and why nothing could be drafted."""
+        parts = [self._speed()]
+        if self.num_drafts:
+            parts.append(self._accepted())
+        if self.fallback_reason:
+            parts.append(f"decoded plainly: {self.fallback_reason}")
+        return "; ".join(parts)
+
+    def _speed(self) -> str:
+        return (
             f"{self.num_tokens} tokens in {self.total_seconds:.2f} s, {self.tokens_per_second:.2f} tokens/s "
             f"after a prompt of {self.num_prompt_tokens} ({self.num_prompt_tokens_reused} reused)"
-        ]
+        )
+
+    def _accepted(self) -> str:
+        return f"accepted {self.num_accepted_tokens} of {self.num_draft_tokens} drafted ({self.acceptance_rate:.1%})"
+
+    def __str__(self) -> str:
+        lines = [self._speed()]
         if self.num_drafts:
             rates = self.acceptance_rate_per_pos
             last = max((i for i, rate in enumerate(rates) if rate > 0), default=0)
             per_pos = " ".join(f"{rate:.2f}" for rate in rates[: last + 2])  # all later ones are 0
             lines += [
-                f"accepted {self.num_accepted_tokens} of {self.num_draft_tokens} drafted "
-                f"({self.acceptance_rate:.1%}) in {self.num_drafts} rounds: "
+                f"{self._accepted()} in {self.num_drafts} rounds: "
                 f"{self.mean_acceptance_length:.2f} tokens per target decode",
                 f"by position {per_pos}; expected {self.expected_acceptance:.3f} per token reached, "
                 f"argmax match {self.argmax_acceptance:.3f}",

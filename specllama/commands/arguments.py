@@ -349,22 +349,29 @@ def read_prompts(paths: Iterable[Path]) -> tuple[list[Prompt], list[str]]:
     return found, notes
 
 
-def load_pair(arguments: argparse.Namespace) -> Llama:
-    """Load the models that `add_model_arguments` has added.
+def load_pair(arguments: argparse.Namespace, **options: Any) -> Llama:
+    """Load the models that `add_model_arguments` has added. ``options`` are those of `load_llama`.
 
     Raises:
         UsageError: nothing would be drafted.
     """
     if arguments.num_draft_tokens == 0:
         raise UsageError("--num-draft-tokens 0 is plain decoding, which would be compared with itself")
-    return load_llama(arguments)
+    return load_llama(arguments, **options)
 
 
-def load_llama(arguments: argparse.Namespace) -> Llama:
-    """Load the models that `add_model_arguments` has added."""
+def load_llama(arguments: argparse.Namespace, *, draft_if_none: str | None = None) -> Llama:
+    """Load the models that `add_model_arguments` has added.
+
+    Args:
+        arguments: what the user has given.
+        draft_if_none: the draft, if the user has given none. What a draft would cost is measured with one: a context
+            that is opened without has no room to take tokens back fast (snapshots of a recurrent state).
+    """
     from specllama import Llama
 
-    llm = Llama(arguments.model, verbose=False, **draft_options(arguments), **context_options(arguments))
+    drafted = {"draft_model": draft_if_none, **draft_options(arguments)}
+    llm = Llama(arguments.model, verbose=False, **drafted, **context_options(arguments))
     if getattr(arguments, "share_lookups", False):
         llm.engine.keep_answers()
     if arguments.ctx_size not in (0, llm.n_ctx()):

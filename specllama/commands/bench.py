@@ -107,6 +107,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Measure. Whatever ends it, the results so far are printed."""
     from specllama.commands.steps import steps
+    from specllama.engine.drafts.draft import LOOKUP
     from specllama.evidence.bench import Bench, Plan
     from specllama.prompts import builtin_prompts, limited
 
@@ -122,8 +123,11 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if plan.synthetic is None and arguments.draft_model is None:
         raise common.UsageError("the following arguments are required: --draft-model/-md (or --acceptance)")
-    if plan.synthetic is not None and (arguments.draft_model is not None or arguments.against is not None):
-        raise common.UsageError("--acceptance is of a synthetic draft: leave --draft-model and --against out")
+    others = (arguments.draft_model, arguments.lookup_corpus, arguments.against)
+    if plan.synthetic is not None and any(given is not None for given in others):
+        raise common.UsageError(
+            "--acceptance is of a synthetic draft: leave --draft-model, --lookup-corpus and --against out"
+        )
     if arguments.against is not None and (plan.curve or arguments.output in ("csv", "jsonl")):
         raise common.UsageError("--against has neither a --curve nor a --report, and is written as md or json")
     prompts, problems = common.read_prompts(arguments.prompts or ())
@@ -142,7 +146,7 @@ def run(arguments: argparse.Namespace) -> int:
         for problem in problems:
             progress.note(problem)
         progress.note("loading")
-        llm = common.load_pair(arguments)
+        llm = common.load_pair(arguments, draft_if_none=LOOKUP)
         with contextlib.closing(llm):
             bench = Bench(llm, prompts, plan)
             try:

@@ -27,6 +27,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     common.add_max_tokens(parser, 128)
     parser.add_argument("--chat", action="store_true", help="the prompt is a user's message: use the chat template")
     parser.add_argument("--json", action="store_true", help="print one object: text, tokens, finish_reason and stats")
+    parser.add_argument("--stats", action="store_true", help="all statistics on stderr, not one line of them")
     common.add_model_arguments(parser)
     common.add_sampling_arguments(parser)
     common.add_server_sampling_arguments(parser)
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(flush=True)
             if generation.finish_reason == "length":
                 print(_cut_off(llm, arguments.max_tokens), file=sys.stderr)
-            print(llm.stats, file=sys.stderr)
+            print(llm.stats if arguments.stats else llm.stats.summary, file=sys.stderr)
     if interrupted is not None:
         raise interrupted
     return 0

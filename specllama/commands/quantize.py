@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specllama.commands.arguments import UsageError, whole
 from specllama.engine.limits import MOST_THREADS
@@ -129,8 +129,9 @@ def _compared(arguments: argparse.Namespace, drafts: dict[str, Path], shown: OnA
     from specllama.prompts.reading import limited
 
     threads = arguments.threads or default_threads()
-    llm = Llama(arguments.as_draft, n_ctx=_CTX_SIZE, n_threads=threads, n_threads_batch=threads, verbose=False)
-    with contextlib.closing(llm):
+    options: dict[str, Any] = {"n_ctx": _CTX_SIZE, "n_threads": threads, "n_threads_batch": threads}
+    first = str(next(iter(drafts.values())))
+    with contextlib.closing(Llama(arguments.as_draft, draft_model=first, verbose=False, **options)) as llm:
         return compare_types(llm, drafts, limited(builtin_prompts(), 1), on_answer=shown)
 
 

@@ -44,12 +44,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, and print the result."""
     from specllama.commands.steps import steps
     from specllama.drop_in.lending import lent
+    from specllama.engine.drafts.draft import LOOKUP
     from specllama.evidence import tune
     from specllama.evidence.tune.report import to_text
 
     with steps() as progress:
         progress.note("loading")
-        with contextlib.closing(common.load_llama(arguments)) as llm:
+        with contextlib.closing(common.load_llama(arguments, draft_if_none=LOOKUP)) as llm:
             result = tune.run(llm, on_progress=_shown_in(progress))
             have_kernels = bool(lent(llm).settings.kernels.instruction_set)
         try:
@@ -66,11 +67,12 @@ def _beside_llama_cpp(arguments: argparse.Namespace, result: TuneResult, progres
     """Add T(n) of the target with llama.cpp's own kernels to the result."""
     from specllama import Llama
     from specllama.cost_curve import measure_cost_curve
+    from specllama.engine.drafts.draft import LOOKUP
 
     progress.note("loading the target with llama.cpp's kernels")
     options = {**common.context_options(arguments), "kernels": "off"}
     show = _shown_in(progress)
-    with contextlib.closing(Llama(arguments.model, verbose=False, **options)) as llm:
+    with contextlib.closing(Llama(arguments.model, draft_model=LOOKUP, verbose=False, **options)) as llm:
         curve = measure_cost_curve(
             llm,
             "target",

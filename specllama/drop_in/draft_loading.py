@@ -30,6 +30,10 @@ class _LoadedDraft(ChatTemplates, ContextParams, BaseLlama):
         self.attend_as_kernels_do(kwargs)
         super().__init__(model_path, **kwargs)
 
+    def __repr__(self) -> str:
+        """``llm.draft_model`` shows the draft's path."""
+        return f"<draft {self.model_path}>"
+
 
 class DraftLoader:
     """Loads the drafts of one Llama, as an ``engine.drafts.draft.Loader``.

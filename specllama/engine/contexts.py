@@ -79,9 +79,6 @@ class Contexts:
         params = settings.params_of_another()
         params.n_ctx, params.n_seq_max, params.kv_unified = max(size, count), count, True
         params.n_batch = max(params.n_batch, count)  # llama.cpp asserts that there is room for a row of each text
-        if settings.kernels.num_bytes and hasattr(params, "flash_attn_type"):
-            # Our kernels skip the cells of other texts only in flash attention.
-            params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
         taps = None if settings.hidden is None else settings.hidden.make_with(params)
         # Without `quiet`, llama.cpp would warn about the size: it takes the room of all texts for that of one.
         with one_at_a_time(), captured_errors() as errors, quiet(settings.verbose):

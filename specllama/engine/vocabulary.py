@@ -11,6 +11,7 @@ import llama_cpp
 from specllama import _core
 from specllama.backend import libllama
 from specllama.grammars.gbnf import check_gbnf
+from specllama.grammars.literals import with_trees
 
 from .model import Model
 from .writable import unwritable
@@ -72,9 +73,10 @@ class Gbnf:
             raise ValueError("the grammar has a null character in it: take it out")
         if _HALF.search(self.text + self.root):
             raise ValueError("the grammar has half of a surrogate pair in it, which is no character: take it out")
-        check_gbnf(self.text, _RECENT)
+        text = with_trees(self.text)
+        check_gbnf(text, _RECENT)
         with model.kept():
-            return _core.Grammar(libllama.API, model.vocab, model.once(_first_bytes), self.text, self.root)
+            return _core.Grammar(libllama.API, model.vocab, model.once(_first_bytes), text, self.root)
 
 
 def sequence_breakers_of(model: Model, texts: tuple[str, ...]) -> _core.SequenceBreakers:

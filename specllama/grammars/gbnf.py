@@ -21,7 +21,7 @@ _MOST_DIGITS = 18  # Python refuses to read thousands of them
 
 # A literal or a class that is not closed goes to the end of the text: looking for its end from each character behind it
 # would take forever.
-_TOKEN = re.compile(
+TOKEN = re.compile(
     r"""\#[^\r\n]* | \s+
     | (?P<rule>[a-zA-Z0-9-]+)[ \t]*::=
     | (?P<name>[a-zA-Z0-9-]+)
@@ -30,8 +30,8 @@ _TOKEN = re.compile(
     | (?P<other>.)""",
     re.VERBOSE | re.DOTALL,
 )
-_CHARACTER = re.compile(r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\?.", re.DOTALL)
-_RANGE = re.compile(rf"({_CHARACTER.pattern})(?:-({_CHARACTER.pattern}))?", re.DOTALL)
+CHARACTER = re.compile(r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\?.", re.DOTALL)
+_RANGE = re.compile(rf"({CHARACTER.pattern})(?:-({CHARACTER.pattern}))?", re.DOTALL)
 _NOTHING = ('""', "[]", "[^]")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 _TIMES = {"*": (0, None), "+": (1, None), "?": (0, 1)}
@@ -69,14 +69,14 @@ class _Reader:
         """By their text in the grammar, the characters that ~0, ~1, ... stand for in the rules."""
 
     def rules_of(self, text: str) -> list[Rule]:
-        for token in _TOKEN.finditer(text):
+        for token in TOKEN.finditer(text):
             kind, found = token.lastgroup, token[0]
             if kind == "rule":
                 self._begin(token["rule"])
             elif kind == "name":
                 self._add(self._named(found), 1)
             elif kind == "characters" and found not in _NOTHING:
-                self._add(self._terminal(found), len(_CHARACTER.findall(found)))
+                self._add(self._terminal(found), len(CHARACTER.findall(found)))
             elif kind == "repeat":
                 self._repeat(found)
             elif found == "(":
@@ -165,7 +165,7 @@ def _characters(found: str) -> Characters:
     if found == ".":
         return Characters(frozenset(RUNNING), 1)
     if found[0] == '"':
-        written = _CHARACTER.findall(found[1:].removesuffix('"'))
+        written = CHARACTER.findall(found[1:].removesuffix('"'))
         return Characters(frozenset(RUNNING).intersection(*({_character(one)} for one in written)), len(written))
     if found[0] != "[":
         return Characters(frozenset(), 1)

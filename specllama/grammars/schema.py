@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from llama_cpp.llama_grammar import LlamaGrammar
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from .in_llguidance import in_llguidance
-from .schema_limits import too_much_for_matcher
+from .schema_limits import schemas, too_much_for_matcher
 
 _LONGEST_REASON = 200  # characters; the reason quotes the schema, at its beginning or its end
 # At most one blank is allowed, after a comma or a colon. If blanks were allowed anywhere, llguidance would allow any
@@ -26,13 +25,10 @@ _OPTIONS: Any = {
     "lenient": False,
     "coerce_one_of": False,
 }
-# An object with 500 optional properties may go on in 2000 ways, which is the default limit. Work is limited separately.
-LIMITS = LLParserLimits(max_items_in_row=50_000)
+# An object with 500 optional properties may go on in 2000 ways, which is the default limit. A list of 100,000 values
+# takes 25 times as much fuel as the default. Work is limited separately.
+LIMITS = LLParserLimits(max_items_in_row=50_000, initial_lexer_fuel=30_000_000)
 _BYTES = LLTokenizer("byte")  # the smallest vocabulary, which is enough to find out whether a schema can be followed
-# The keys of a schema that hold schemas. The value of an "enum" may look like a schema, but is none.
-_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_MAPS = ("properties", "patternProperties", "$defs", "definitions")
-_ONE = ("items", "additionalProperties")
 _TOGETHER = ("anyOf", "oneOf", "allOf", "$ref", "properties")  # if several are there, no one alone has all properties
 _OTHERS = ("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "minProperties")
 
@@ -111,7 +107,7 @@ def _close(schema: dict[str, Any]) -> bool:
 
     If several schemas apply to one object, they are left as they are: one may require what another does not name.
     """
-    parts = list(_schemas(schema))
+    parts = list(schemas(schema))
     if any(map(_hold_together, parts)):
         return False
     open_objects = [part for part in parts if _is_open(part)]
@@ -131,20 +127,3 @@ def _hold_together(part: dict[str, Any]) -> bool:
     members = part.get("allOf")
     several = isinstance(members, list) and len(members) > 1
     return several or sum(name in part for name in _TOGETHER) > 1
-
-
-def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """All schemas in a schema, with the schema itself."""
-    waiting = [schema]
-    while waiting:
-        part = waiting.pop()
-        if not isinstance(part, dict):
-            continue
-        yield part
-        for name, inner in part.items():
-            if name in _LISTS and isinstance(inner, list):
-                waiting += inner
-            elif name in _MAPS and isinstance(inner, dict):
-                waiting += inner.values()
-            elif name in _ONE:
-                waiting.append(inner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
@@ -9,12 +10,18 @@ from typing import Any
 
 from llguidance import LLMatcher
 
-_LONGEST = 100_000  # characters
+_LONGEST = 100_000  # characters, without lists of values: 10,000 optional properties take llguidance 15 s
+_LONGEST_VALUE = 1000  # characters: a longer one counts as no value in a list
+_LONGEST_VALUES = 5_000_000  # characters of all values in lists: 100,000 of them take a second
 _MOST_REPETITIONS = 20_000  # llguidance writes them out: a million take 15 s and 1 GB, a billion all memory
 _DEEPEST = 300  # the depths of all references together: llguidance follows them by recursion. 480 need a stack of 1 MB
 _LARGEST_MULTIPLE = 10_000  # the least common multiple of all multipleOf: their automaton has as many states
 _LARGEST = 2**53  # llguidance rounds larger numbers, and the smallest of 64 bits ends the process
 _LARGEST_OF_64_BITS = 2**63 - 1  # as a maximum it is right, and usual
+# The keys of a schema that hold schemas. The value of an "enum" may look like a schema, but is none.
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+_ONE = ("items", "additionalProperties")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _COUNTS = ("minItems", "maxItems", "minProperties", "maxProperties")
 
@@ -26,9 +33,15 @@ def too_much_for_matcher(schema: dict[str, Any], num_characters: int) -> str | N
         schema: the schema.
         num_characters: how long it is as JSON.
     """
-    if num_characters > _LONGEST:
-        return f"{num_characters} characters of schema: at most {_LONGEST}"
+    if num_characters > _LONGEST + _LONGEST_VALUES:
+        return f"{num_characters} characters of schema: at most {_LONGEST}, and {_LONGEST_VALUES} of values in enum"
     parts = list(dicts(schema))
+    listed = sum(map(_characters_of_values, schemas(schema)))
+    if listed > _LONGEST_VALUES or num_characters - listed > _LONGEST:
+        return (
+            f"{num_characters} characters of schema, {listed} of them of texts and numbers in enum: at most "
+            f"{_LONGEST_VALUES} of these, and {_LONGEST} others"
+        )
     repetitions = sum(_whole(part.get(name)) for part in parts for name in _COUNTS)
     if repetitions > _MOST_REPETITIONS:
         return f"{' and '.join(_COUNTS)} of together more than {_MOST_REPETITIONS}"
@@ -40,6 +53,15 @@ def too_much_for_matcher(schema: dict[str, Any], num_characters: int) -> str | N
     if inexact is not None:
         return f"the number {inexact}: numbers are exact up to {_LARGEST}, so leave it out, or ask for a string"
     return next(filter(None, map(_half_followed, parts)), None)
+
+
+def _characters_of_values(part: dict[str, Any]) -> int:
+    """How much of a schema as JSON are its texts and numbers in ``enum``. llguidance makes one automaton of them."""
+    values = part.get("enum")
+    if not isinstance(values, list):
+        return 0
+    sizes = [len(json.dumps(value)) + 2 for value in values if not isinstance(value, (list, dict))]
+    return sum(size for size in sizes if size <= _LONGEST_VALUE)
 
 
 def _numbers(part: dict[str, Any]) -> Iterator[int | float]:
@@ -70,6 +92,23 @@ def _share(names: Iterable[str], patterns: Iterable[str]) -> bool:
     both = {"type": "string", "enum": [*names], "pattern": "|".join(f"(?:{pattern})" for pattern in patterns)}
     error = LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(both))
     return not error.startswith("Unsatisfiable")
+
+
+def schemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """All schemas in a schema, with the schema itself."""
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, dict):
+            continue
+        yield part
+        for name, inner in part.items():
+            if name in _LISTS and isinstance(inner, list):
+                waiting += inner
+            elif name in _MAPS and isinstance(inner, dict):
+                waiting += inner.values()
+            elif name in _ONE:
+                waiting.append(inner)
 
 
 def dicts(value: Any) -> Iterator[dict[str, Any]]:

@@ -31,12 +31,13 @@ ANSWER = ["Hello", " wor", "ld", "!"]
 class FakeStats:
     num_prompt_tokens = 2
     num_tokens = 4
+    summary = "4 tokens, fake"
 
     def to_dict(self) -> dict[str, Any]:
         return {"num_tokens": 4}
 
     def __str__(self) -> str:
-        return "4 tokens, fake"
+        return "4 tokens, fake\nand more"
 
 
 class FakeLlama:
@@ -157,6 +158,8 @@ def test_generate_streams_and_reports(fake: type[FakeLlama], capsys: pytest.Capt
     threads = {"n_threads": default_threads(), "n_threads_batch": default_threads()}
     assert fake.last.options == {"model": "target", "draft_model": "draft", "n_ctx": 4096, "verbose": False, **threads}
     assert fake.last.call == {"prompt": "Hi", "max_tokens": 128}
+    assert cli.main(["generate", "-m", "target", "-p", "Hi", "--stats"]) == 0
+    assert capsys.readouterr().err.endswith("--ctx-size\n4 tokens, fake\nand more\n")
 
 
 def test_generate_says_when_it_cut_an_answer_off(
@@ -285,7 +288,7 @@ def test_interrupt_keeps_the_text(
         assert (found["text"], found["finish_reason"]) == ("Hello wor", "interrupted")
     else:
         assert out == "Hello wor\n"
-        assert "4 tokens, fake" in err
+        assert "4 tokens, fake\n" in err
     assert err.endswith(f"specllama: {word}\n")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import json
@@ -211,3 +212,20 @@ def test_from_pretrained(monkeypatch: pytest.MonkeyPatch, tiny_files: TinyFiles)
     assert isinstance(llm, specllama.Llama)
     assert llm.stats.num_drafts > 0
     llm.close()
+
+
+def test_a_draft_of_a_file_shows_its_path(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft=tiny_files.good)
+    assert repr(llm.draft_model) == f"<draft {tiny_files.good}>"
+
+
+def test_a_summary_is_one_line(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft=tiny_files.good, num_draft_tokens=4)
+    llm("the cat sat", max_tokens=12)
+    stats = llm.stats
+    first, second, *_ = str(stats).splitlines()
+    assert stats.summary == f"{first}; {second.partition(' in ')[0]}"
+    assert f"accepted {stats.num_accepted_tokens} of {stats.num_draft_tokens} drafted" in stats.summary
+    assert dataclasses.replace(stats, num_drafts=0).summary == first
+    plain = dataclasses.replace(stats, num_drafts=0, fallback_reason="it is recurrent")
+    assert plain.summary == f"{first}; decoded plainly: it is recurrent"

@@ -459,5 +459,16 @@ def test_bad_synthetic_drafts(options: dict[str, Any], message: str) -> None:
 
 
 def test_a_synthetic_draft_takes_no_drafts_place(llm: Any) -> None:
-    with pytest.raises(ValueError, match="acceptance is of a synthetic draft, and the Llama has a draft_model"):
+    with pytest.raises(ValueError, match=r"synthetic draft, and the Llama has a draft_model: open it .*'lookup'"):
         Bench(llm, prompts("four"), Plan.checked(acceptance=[0.5]))
+
+
+def test_a_hybrid_is_opened_with_a_draft_for_it(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """Without, it has no snapshots, and a note says so."""
+    asked: dict[str, Any] = {"modes": ["auto:2"], "acceptance": [0.5], "max_tokens": 16}
+    for draft, rollback in ((None, "checkpoint"), ("lookup", "snapshot")):
+        llm = make_llama(tiny_files.hybrid, draft)
+        result = run(llm, PROMPTS[:1], **asked)
+        assert result.runs[1].stats.rollback == rollback
+        assert any("open it with draft_model='lookup'" in note for note in result.notes) == (draft is None)
+        assert llm.draft_model == draft

@@ -146,13 +146,33 @@ def test_a_synthetic_draft(line: list[str], capsys: pytest.CaptureFixture[str]) 
     assert found["settings"]["synthetic"] == {"acceptance": [0.8, 0.5], "cost": 0.1}
     assert any(note.startswith("synthetic: there was no draft") for note in found["notes"])
     for words, message in (
-        ([*line, *asked], "--acceptance is of a synthetic draft: leave --draft-model and --against out"),
-        ([*alone, *asked, "--against", "llama_cpp"], "leave --draft-model and --against out"),
+        (
+            [*line, *asked],
+            "--acceptance is of a synthetic draft: leave --draft-model, --lookup-corpus and --against out",
+        ),
+        ([*alone, *asked, "--lookup-corpus", "x"], "leave --draft-model, --lookup-corpus and --against out"),
+        ([*alone, *asked, "--against", "llama_cpp"], "leave --draft-model, --lookup-corpus and --against out"),
         ([*alone, "--acceptance", "0.8,much"], "argument --acceptance: invalid list of numbers value: '0.8,much'"),
         ([*alone, *asked, "--modes", "auto"], "give RULE:GAMMA, as in auto:4"),
     ):
         assert cli.main(words) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["hybrid", "recurrent"])
+def test_a_synthetic_draft_has_the_memory_that_a_draft_gets(
+    tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    """A hybrid model that is opened without a draft keeps no snapshots, and rolls back by copies of its state."""
+    models = ["-m", str(getattr(tiny_files, target)), "-t", "1", "-c", "256"]
+    line = ["bench", *models, "--limit", "1", "-n", "12", "--modes", "auto:2", "-o", "json"]
+    kinds = []
+    for draft in (["--acceptance", "0.5"], ["-md", str(getattr(tiny_files, f"{target}_draft"))]):
+        assert cli.main([*line, *draft]) == 0
+        found = json.loads(capsys.readouterr().out)
+        kinds.append({run["stats"]["rollback"] for run in found["runs"] if run["stats"]["num_drafts"]})
+        assert not any("opened without a draft" in note for note in found["notes"])
+    assert kinds == [{"snapshot" if target == "hybrid" else "checkpoint"}] * 2
 
 
 @pytest.mark.parametrize("name", ["md", "csv", "json", "jsonl"])

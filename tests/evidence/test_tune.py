@@ -279,6 +279,22 @@ def test_json(line: list[str], capsys: pytest.CaptureFixture[str], draft: list[s
     }
 
 
+def test_a_target_alone_has_the_memory_that_a_draft_gets(
+    tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The curve is for rounds with a draft, in which a hybrid model writes its snapshots."""
+    kinds = []
+
+    def measure(llm: specllama.Llama, name: str, **options: Any) -> CostCurve:
+        kinds.append(lent(llm).sequence.decoder.rollback)
+        return CostCurve(name, 128, dict.fromkeys(options["sizes"], (0.1,)))
+
+    monkeypatch.setattr(tuning, "measure_cost_curve", measure)
+    monkeypatch.setattr("specllama.cost_curve.measure_cost_curve", measure)
+    assert cli.main(["tune", "-m", str(tiny_files.hybrid), "-t", "1", "-c", "512"]) == 0
+    assert set(kinds) == {"snapshot"}
+
+
 def test_generate_finds_it(line: list[str], tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str]) -> None:
     """With the same threads; the context may be another one."""
     models = ["-m", str(tiny_files.target), "-md", str(tiny_files.good), "-t", "1"]

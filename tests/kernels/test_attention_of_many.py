@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.skipif(
     not KERNELS.instruction_set, reason=f"this machine's llama.cpp has no kernels of ours: {KERNELS.why_not}"
 )
 NUM_TEXTS = 4
+F32, Q8_0 = 0, 8
 MOST = 700  # tokens of a text
 Rows = dict[int, list[npt.NDArray[np.float32]]]
 
@@ -124,4 +126,43 @@ def test_without_flash_attention_they_are_not(path: Path, tokens: list[list[int]
         texts.decode({text: tokens[text][at : at + 20] for text in (0, 1)})
     assert not np.array_equal(texts.rows[1], alone(llm, tokens[1][:400]))
     texts.close()
+    llm.close()
+
+
+def first_logits(ask: Callable[..., Any], prompts: Any) -> Rows:
+    """By the length of a prompt, the logits of its first token."""
+    rows: Rows = {}
+
+    def listen(tokens: npt.NDArray[np.intc], logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        rows[len(tokens)] = [np.array(logits)]
+        return logits
+
+    ask(prompts, max_tokens=1, temperature=0.0, logits_processor=listen)
+    return rows
+
+
+ANY = [{}, {"type_k": F32, "type_v": F32}, {"type_k": Q8_0}]
+"""Caches that can be read with flash attention and without."""
+
+
+@pytest.mark.parametrize(
+    ("flash", "cache"), [*itertools.product([False, None], ANY), (None, {"type_k": Q8_0, "type_v": Q8_0})]
+)
+def test_several_texts_attend_as_one_does(tmp_path: Path, flash: bool | None, cache: dict[str, int]) -> None:
+    """A context for several texts has flash attention if the Llama's own has it: it rounds a cache's numbers otherwise.
+
+    Sums over more cells differ by their last bits, which may round an activation to another byte. So not all rows are
+    the same, but most are.
+    """
+    llm = specllama.Llama(
+        str(quantized_model(tmp_path, "Q8_0")), n_ctx=256, n_threads=1, flash_attn=flash, verbose=False, **cache
+    )
+    generator = np.random.default_rng(5)
+    prompts = [generator.integers(10, 60, 20 + 3 * i).tolist() for i in range(12)]
+    together = first_logits(llm.create_completions, prompts)
+    different = []
+    for prompt in prompts:
+        ((size, (row,)),) = first_logits(llm.create_completion, prompt).items()
+        different.append(np.abs(row - together[size][0]).max() / row.std())
+    assert np.median(different) < 1e-5
     llm.close()

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -159,6 +159,23 @@ def test_the_command_measures(tiny_files: TinyFiles, tmp_path: Path, capsys: pyt
     assert Path(out.strip()) in set(tmp_path.iterdir())
     for name in ("as it is", "Q8_0", "Q4_0"):
         assert f"\n{name} " in err
+
+
+@pytest.mark.filterwarnings("ignore:the draft .* is larger than the target")
+def test_a_hybrid_target_has_the_memory_that_a_draft_gets(
+    tiny_files: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a target that is opened with a draft keeps snapshots of its state."""
+    model = Path(shutil.copy(tiny_files.target, tmp_path))
+    kinds, compare = [], draft_types.compare_types
+
+    def heard(llm: specllama.Llama, *arguments: Any, **options: Any) -> list[draft_types.DraftType]:
+        kinds.append(llm.engine.model.sequence.decoder.rollback)
+        return compare(llm, *arguments, **{**options, "rounds": 1, "max_tokens": 2})
+
+    monkeypatch.setattr(draft_types, "compare_types", heard)
+    assert cli.main(["quantize", str(model), "--as-draft", str(tiny_files.hybrid), "-t", "1"]) == 0
+    assert kinds == ["snapshot"]
 
 
 def test_one_of_both_is_given(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from needed import imported
 
 import specllama
 from specllama.cli import build_parser
+from specllama.commands.parser import Parser
 from specllama.engine.samplers import SAMPLERS
 
 RUN_ELSEWHERE = {
@@ -118,8 +119,8 @@ def _check_extras(text: str) -> None:
             assert re.search(rf"^{name} = \[", project, re.M), name
 
 
-def _options(parser: argparse.ArgumentParser) -> set[str]:
-    found = set(parser._option_string_actions)
+def _options(parser: Parser) -> set[str]:
+    found = set(parser.names())
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             found |= {option for one in action.choices.values() for option in _options(one)}
@@ -129,7 +130,7 @@ def _options(parser: argparse.ArgumentParser) -> set[str]:
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
 def test_options_and_variables_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    named = set(re.findall(r"`(--[a-z][a-z-]*)", text))
+    named = {name.replace("_", "-") for name in re.findall(r"`(--[a-z][a-z_-]*)", text)}
     assert named - FOREIGN_OPTIONS - _options(build_parser()) == set()
     sources = "".join(path.read_text(encoding="utf-8") for path in pages.ROOT.glob("specllama/**/*.py"))
     assert all(variable in sources for variable in re.findall(r"\bSPECLLAMA_[A-Z_]+", text))

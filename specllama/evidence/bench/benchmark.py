@@ -77,9 +77,13 @@ class Bench:
         self._neighbours = Neighbours()
         self._synthetic = None if plan.synthetic is None else SyntheticDraft(plan.synthetic)
         self._texts: dict[tuple[str, int], Answer] = {}
+        self._was_drafted = llm.draft_model is not None
         if self._synthetic is not None:
-            if llm.draft_model is not None:
-                raise ValueError("acceptance is of a synthetic draft, and the Llama has a draft_model: open it without")
+            if llm.draft_model not in (None, "lookup"):
+                raise ValueError(
+                    "acceptance is of a synthetic draft, and the Llama has a draft_model: open it with draft_model="
+                    "'lookup', which the synthetic draft replaces"
+                )
         elif not all(mode.is_plain for mode in plan.modes):
             require_draft(llm)
         given = distinct(as_prompts(prompts))
@@ -105,11 +109,11 @@ class Bench:
         """Warm up, and do all runs; then measure the curves, if they are wanted."""
         if self._synthetic is None:
             return self._run(on_run, on_note)
-        self._llm.draft_model = self._synthetic
+        before, self._llm.draft_model = self._llm.draft_model, self._synthetic
         try:
             return self._run(on_run, on_note)
         finally:
-            self._llm.draft_model = None
+            self._llm.draft_model = before
 
     def _run(self, on_run: OnRun | None, on_note: OnNote | None) -> BenchResult:
         say = on_note or (lambda text: None)
@@ -204,6 +208,8 @@ class Bench:
         found.append(self._neighbours.remark(machine["target"]["n_threads"]))
         found.append(remarks.on_noise([run for run in runs if run.mode == "plain"]))
         found.append(remarks.on_synthetic(self._plan.synthetic))
+        if not self._was_drafted:
+            found.append(remarks.on_checkpoints(runs))
         for mode in self._plan.modes:
             pairs = [
                 (one.prompt.id, one.answer, reference)

@@ -48,6 +48,16 @@ def on_synthetic(synthetic: Synthetic | None) -> str | None:
     )
 
 
+def on_checkpoints(runs: Sequence[Run]) -> str | None:
+    """A note on runs of a target that was opened without a draft, if it may roll back faster when opened with one."""
+    if not any(run.stats.rollback == "checkpoint" and run.stats.num_drafts for run in runs):
+        return None
+    return (
+        "the Llama was opened without a draft, so its context keeps no snapshots of a state, and rolls back by "
+        "copies of it: open it with draft_model='lookup' to measure what a draft would get"
+    )
+
+
 def on_fallbacks(runs: Sequence[Run]) -> str | None:
     """A note on runs of one mode that were decoded plainly although a draft was asked for."""
     fallen = [run for run in runs if run.stats.fallback_reason]
