@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 from pkgutil import extend_path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
     from .stats import Stats
     from .token import Token
 
+    __version__: str
+
 # In a checkout this folder hides the installed package, which alone has the compiled `_core`: find it there.
 __path__ = extend_path(__path__, __name__)
-
-__version__ = metadata.version("specllama")
 
 _WHERE = {
     "BusyError": "._core",
@@ -44,9 +43,12 @@ __all__ += ["Conversation", "Engine", "Llama", "StateError", "Stats", "Token", "
 
 
 def __getattr__(name: str) -> Any:
-    # Names are imported when they are first used: loading libllama takes most of a second.
-    from importlib import import_module
+    # Names are imported when they are first used: loading libllama takes most of a second, and what is imported here
+    # is imported before the command hears of Ctrl-C.
+    from importlib import import_module, metadata
 
+    if name == "__version__":
+        return metadata.version("specllama")
     if name in _EVIDENCE:
         return import_module(f".evidence.{name}", __name__)
     if name not in _WHERE:

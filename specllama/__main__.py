@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import sys
 
-from .cli import main
+
+def main() -> int:
+    """Run the command line, as ``specllama.cli.main`` does. Ctrl-C while that is imported ends it as later."""
+    try:
+        from .cli import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        print("specllama: interrupted", file=sys.stderr)  # noqa: T201  # as cli.py does
+        return 130
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -177,9 +177,9 @@ def _ended(end: KeyboardInterrupt | SystemExit) -> int:
 
 def _signal_behind(error: BaseException) -> KeyboardInterrupt | SystemExit | None:
     """The exception of a signal that has led to an error, or None. Some modules hide it while they are imported."""
-    cause = error.__cause__
+    cause = error.__cause__ or error.__context__
     while cause is not None and not isinstance(cause, (KeyboardInterrupt, SystemExit)):
-        cause = cause.__cause__
+        cause = cause.__cause__ or cause.__context__
     return cause
 
 

@@ -672,11 +672,13 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             return
         if self.tokenizing.depth:  # a signal handler, for example, calls this while this thread tokenizes
             raise_busy()
-        with engine.closing():
-            close_for_good(self)  # first, so that no thread begins to read what is about to be freed
-            while self.tokenizing.has_others:
-                time.sleep(_SOON)
-            super().close()
+        engine.close_with(self._free)
+
+    def _free(self) -> None:
+        close_for_good(self)  # first, so that no thread begins to read what is about to be freed
+        while self.tokenizing.has_others:
+            time.sleep(_SOON)
+        super().close()
 
 
 def require_ours(llm: object, name: str = "llm") -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import weakref
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
+import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
 from specllama.backend.kernel_use import KernelUse
+from specllama.backend.owned import Closable, Once
 from specllama.engine.drafts.second_model import borrowed
 from specllama.engine.hidden import Hidden
 from specllama.engine.model import Lora, Model, Settings, raise_closed
@@ -23,7 +25,6 @@ from .base_class import BaseLlama
 from .closed import is_open
 from .view import llama_of
 
-_MODELS: weakref.WeakKeyDictionary[BaseLlama, Model] = weakref.WeakKeyDictionary()
 _lock = threading.RLock()
 
 
@@ -50,10 +51,12 @@ def lent(
     with _lock:
         if not is_open(llama):
             raise_closed()
-        model = _MODELS.get(llama)
-        if model is None:
-            model = _MODELS[llama] = _made(llama, name, kernels, hidden, taps)
-        return model
+        stack: Any = llama._stack
+        if not isinstance(stack, _Lent):
+            stack = _Lent(_made(llama, name, kernels, hidden, taps))
+            # From this step on the Llama closes as its model does. Ctrl-C before it has changed nothing.
+            cast(Any, llama)._stack = stack
+        return cast(Model, stack.model)
 
 
 @borrowed.register(BaseLlama)
@@ -84,9 +87,11 @@ def _made(
         **more,
     )
     address, context = int(llama._model.model), int(llama._ctx.ctx)
-    model = Model(address, context, settings, name=name, owner=_Owner(llama), taps=taps)
-    llama._stack.callback(functools.partial(_free, weakref.ref(llama), model, llama._ctx, llama._stack))
-    return model
+    of_context = _freed_once(llama._ctx, "ctx", llama_cpp.llama_free)
+    of_weights = _freed_once(llama._model, "model", llama_cpp.llama_model_free, of_context)
+    of_batch = _freed_once(llama._batch, "batch", llama_cpp.llama_batch_free)
+    frees = of_context, _Rest(llama._stack, of_batch, of_weights)
+    return Model(address, context, settings, frees, name=name, owner=_Owner(llama), taps=taps)
 
 
 def _lora(llama: BaseLlama) -> Lora | None:
@@ -94,21 +99,71 @@ def _lora(llama: BaseLlama) -> Lora | None:
     return None if adapter is None else Lora(str(llama.lora_path), llama.lora_scale, adapter)
 
 
-def _free(owner: weakref.ref[BaseLlama], model: Model, context: Any, stack: Any) -> None:
-    """Free the model and its context, then the weights. This is the first callback on the Llama's closing stack.
+class _Lent:
+    """Closes a Llama that lends its model, in place of llama_cpp's own closing stack.
 
-    Raises:
-        BusyError: the model is in use. Then the Llama stays open.
+    Args:
+        model: what it lends.
     """
-    rest = stack.pop_all()
-    try:
-        model.close(context.close, rest.close)
-    except _core.BusyError:
-        llama = owner()
-        if llama is not None:  # restore the stack: the Llama stays open
-            rest.callback(functools.partial(_free, owner, model, context, rest))
-            llama._stack = rest
-        raise
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def close(self) -> None:
+        """Free the model's context, then the rest when nobody uses the weights any more.
+
+        Raises:
+            BusyError: the model is in use. Then the Llama stays open.
+        """
+        self.model.close()
+
+
+class _Rest:
+    """Frees all that a Llama has but its context, in llama_cpp's order.
+
+    Args:
+        stack: llama_cpp's closing stack.
+        parts: what is on it, too. The stack may lose what Ctrl-C has kept it from freeing.
+    """
+
+    def __init__(self, stack: Closable, *parts: Closable) -> None:
+        self._parts = stack, *parts
+
+    def close(self) -> None:
+        """Free it."""
+        for part in self._parts:
+            part.close()
+
+
+def _freed_once(holder: Any, name: str, free: Any, *before: Closable) -> _Handle:
+    """Have one of llama_cpp's objects free what it holds once, wherever Ctrl-C comes. Returns what frees it.
+
+    Args:
+        holder: llama_cpp's object.
+        name: its attribute that leads to what it holds.
+        free: frees that.
+        before: what is freed before it.
+    """
+    if not isinstance(holder._exit_stack, _Handle):
+        holder._exit_stack = _Handle(holder, name, free, before)
+    return holder._exit_stack
+
+
+class _Handle:
+    """Takes the place of the closing stack of one of llama_cpp's objects. See `_freed_once`."""
+
+    def __init__(self, holder: Any, name: str, free: Any, before: Sequence[Closable]) -> None:
+        self._holder = holder
+        self._name = name
+        self._before = before
+        self._once = Once(free, [getattr(holder, name)])
+
+    def close(self) -> None:
+        """Free it. llama_cpp's object then holds None, as after its own ``close``."""
+        for part in self._before:
+            part.close()
+        setattr(self._holder, self._name, None)
+        self._once.close()
 
 
 class _Owner:

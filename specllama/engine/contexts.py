@@ -8,13 +8,16 @@ import dataclasses
 import llama_cpp
 
 from specllama import _core
+from specllama.backend.owned import Closable
 from specllama.models.loading import captured_errors, one_at_a_time, quiet, why_no_context
 
 from .drafts.draft import Draft
+from .going import ClosedWhenGone
 from .model import Model
+from .opening import made_context
 
 
-class Contexts:
+class Contexts(ClosedWhenGone):
     """A further context of the target, and one of each model of its draft. The models' own contexts stay as they are.
 
     The weights are shared. Each context has ``count`` sequences of the target's ``n_ctx`` tokens in one cache, so that
@@ -32,14 +35,15 @@ class Contexts:
     """
 
     def __init__(self, model: Model, draft: Draft | None, count: int, cache_tokens: int | None = None) -> None:
-        self._stack = contextlib.ExitStack()
+        self._kept = contextlib.ExitStack()
+        self._parts: list[Closable] = [self._kept]  # each is closed before those that stand before it
         try:
             self._target = self._decoder(model, "target", count, cache_tokens)
             self._drafts = self._draft_decoders(draft, count, cache_tokens)
             self.scheduler = _core.Scheduler(self._target, [*self._drafts.values()])
-            self._stack.callback(self.scheduler.close)
+            self._parts.append(self.scheduler)
         except BaseException:
-            self._stack.close()
+            self.close()
             raise
 
     def sequences(self, number: int) -> tuple[_core.Sequence, dict[str, _core.Sequence]]:
@@ -52,14 +56,18 @@ class Contexts:
         self.scheduler.close()
 
     def close(self) -> None:
-        """Free all contexts. Texts that are under way get ClosedError; they must not read logits meanwhile."""
-        self._stack.close()
+        """Free all contexts. Texts that are under way get ClosedError; they must not read logits meanwhile.
+
+        A further call goes on where Ctrl-C has ended the one before.
+        """
+        for part in reversed(getattr(self, "_parts", ())):  # none if __init__ failed early
+            part.close()
 
     def _draft_decoders(self, draft: Draft | None, count: int, cache_tokens: int | None) -> dict[str, _core.Decoder]:
         if draft is None or draft.unusable is not None:
             return {}
         try:
-            self._stack.enter_context(draft.kept())
+            self._kept.enter_context(draft.kept())
         except _core.ClosedError:  # its owner has closed it meanwhile
             draft.notice_closing()
             return {}
@@ -82,8 +90,8 @@ class Contexts:
         taps = None if settings.hidden is None else settings.hidden.make_with(params)
         # Without `quiet`, llama.cpp would warn about the size: it takes the room of all texts for that of one.
         with one_at_a_time(), captured_errors() as errors, quiet(settings.verbose):
-            context = llama_cpp.llama_init_from_model(model.address, params)
-        if not context:
+            context = made_context(model.address, params, taps)
+        if not context.address:
             smaller = (
                 "take a smaller max_parallel (--parallel) or cache_tokens (--cache-tokens), or create the Llama with a "
                 "smaller n_ctx (-c)"
@@ -92,11 +100,11 @@ class Contexts:
             if not why.endswith(smaller):
                 raise RuntimeError(f"no context for {count} texts with the {name}: {why}")
             raise MemoryError(f"there is no room for {count} texts of n_ctx={n_ctx} tokens with the {name}: {why}")
-        self._stack.callback(llama_cpp.llama_free, context)
+        self._parts.append(context)
         if settings.hidden is not None:
-            settings.hidden.begin(context)
+            settings.hidden.begin(context.address)
         if settings.lora is not None:
-            settings.lora.apply(context)
-        decoder = dataclasses.replace(settings, context_params=params).decoder(int(context), name, taps, n_ctx)
-        self._stack.callback(decoder.close)
+            settings.lora.apply(context.address)
+        decoder = dataclasses.replace(settings, context_params=params).decoder(context.address, name, taps, n_ctx)
+        self._parts.append(decoder)
         return decoder

@@ -169,11 +169,9 @@ class Engine(ClosedWhenGone):
             hidden = hidden_of(shown_layers)
         room = 0 if kind is None else options.most_draft_tokens
         branches = 0 if kind is None else kind.num_branches
-        model, close = open_model(
-            path, opening, name="target", num_snapshots=room, num_branches=branches, hidden=hidden
-        )
+        model = open_model(path, opening, name="target", num_snapshots=room, num_branches=branches, hidden=hidden)
         engine = cls(model, options=options, cache_tokens=cache_tokens, cache_ram=cache_ram)
-        engine._close_model = close
+        engine._close_model = model.close
         try:
             model.sequence  # raises for a model that cannot generate  # noqa: B018
             require_layers(model, shown_layers)
@@ -457,23 +455,29 @@ class Engine(ClosedWhenGone):
         """The sum of the statistics of all texts that have ended, also of those that ran at once with others."""
         return self.account.stats()
 
-    @contextlib.contextmanager
-    def closing(self) -> Iterator[None]:
-        """A block in which the opener of the target may free it.
+    def close_with(self, free: Callable[[], None]) -> None:
+        """Close everything that uses the target, and then free it.
 
-        If several texts are under way at once, they get ClosedError, and the block waits for their end.
+        If texts of `texts` are under way, they get ClosedError, and this waits for their end. If Ctrl-C ends this, a
+        further call goes on.
+
+        Args:
+            free: frees the target.
 
         Raises:
             BusyError: another thread is generating in the model's own context, or a text has called this.
         """
-        with captured_errors(), self.own.closing():
-            self.texts.require_outside()
+        self.texts.require_outside()
+        self.texts.end_beside()
+        # No generator holds the block: one that Ctrl-C keeps from its end lives on with the traceback, and holds it.
+        with captured_errors(), self.own.exclusive():
+            self.own.require_outermost()
             self.model.end_sequence()
             self.own.refuse_as_closed()
             self.texts.close()
             if self.own.draft is not None:  # a head's context may use parts of the target's
                 self.own.draft.close()
-            yield
+            free()
 
     def close(self) -> None:
         """Free what ``open`` has opened. All later calls raise ClosedError.
@@ -481,11 +485,9 @@ class Engine(ClosedWhenGone):
         Raises:
             BusyError: another thread is generating in the model's own context, or a text has called this.
         """
-        if self._close_model is None:
-            return
-        with self.closing():
-            close, self._close_model = self._close_model, None
-            close()
+        if self._close_model is not None:
+            self.close_with(self._close_model)
+            self._close_model = None  # all is freed: if Ctrl-C comes before, the next call goes on
 
     def __enter__(self) -> Engine:
         """The engine. It is closed at the end of the block."""
@@ -520,8 +522,8 @@ class _Loader:
             lora_scale=1.0,
             use_mmap=False,
         )
-        model, close = open_model(path, of_target.changed(own), name="draft")
-        return Loaded(model, path, close)
+        model = open_model(path, of_target.changed(own), name="draft")
+        return Loaded(model, path, model.close)
 
     def tokenize(self, text: str) -> Sequence[int]:
         """The tokens of a text, as ``engine.drafts.draft.Loader`` says."""

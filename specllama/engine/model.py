@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, TypeVar, cast
 
@@ -17,10 +18,12 @@ import numpy.typing as npt
 from specllama import _core
 from specllama.backend import libllama
 from specllama.backend.kernel_use import KernelUse
+from specllama.backend.owned import Closable
 from specllama.backend.shown import shown
 from specllama.models.loading import quiet
 from specllama.models.writers import why_no_writer
 
+from .going import ClosedWhenGone
 from .hidden import Hidden
 
 Made = TypeVar("Made")
@@ -119,9 +122,14 @@ class Owner(Protocol):
         """
 
 
+def closed() -> _core.ClosedError:
+    """The error of a use of a closed model."""
+    return _core.ClosedError("this Llama is closed: create a new one")
+
+
 def raise_closed() -> NoReturn:
     """Raise ClosedError."""
-    raise _core.ClosedError("this Llama is closed: create a new one")
+    raise closed()
 
 
 class Model:
@@ -131,6 +139,7 @@ class Model:
         address: the address of the ``llama_model``.
         context: the address of the ``llama_context``.
         settings: how both were opened.
+        frees: closes the context, then the weights.
         name: ``"target"`` or ``"draft"``, for messages.
         owner: the owner, if it may use the context, too.
         taps: shows the context's hidden states, if it was made to show some.
@@ -148,6 +157,7 @@ class Model:
         address: int,
         context: int,
         settings: Settings,
+        frees: tuple[Closable, Closable],
         *,
         name: str = "target",
         owner: Owner | None = None,
@@ -169,8 +179,9 @@ class Model:
         self._pieces: dict[tuple[int, bool], bytes] = {}  # the pieces of tokens that were asked for before
         self._making = threading.Lock()
         self._lock = threading.RLock()  # reentrant, because the garbage collector may call this object
-        self._num_users = 0
-        self._free_weights: Callable[[], None] | None = None
+        self._context, self._weights = frees
+        self._has_context = True
+        self._users = weakref.WeakSet[_User]()  # weak: a block that Ctrl-C ends at its very end is over, too
 
     # The context
 
@@ -299,14 +310,15 @@ class Model:
         Raises:
             ClosedError: the model is closed.
         """
-        with self._lock:
-            self.require_open()
-            self._num_users += 1
+        user = _User()
         try:
+            with self._lock:
+                self.require_open()
+                self._users.add(user)
             yield
         finally:
             with self._lock:
-                self._num_users -= 1
+                self._users.discard(user)
                 self._free_unused()
 
     def end_sequence(self) -> None:
@@ -319,12 +331,10 @@ class Model:
             if self._sequence is not None:
                 self._sequence.decoder.close()
 
-    def close(self, free_context: Callable[[], None], free_weights: Callable[[], None]) -> None:
-        """Close the model. Only its owner calls this.
+    def close(self) -> None:
+        """Free the context now, and the weights when no user keeps them any more. Only the model's owner calls this.
 
-        Args:
-            free_context: frees the context; called now.
-            free_weights: frees the weights; called when no user keeps them any more.
+        A further call goes on where Ctrl-C has ended the one before.
 
         Raises:
             BusyError: another thread decodes on the context. Nothing has changed then.
@@ -332,16 +342,14 @@ class Model:
         with self._lock:
             self.end_sequence()
             self.is_open = False
-            try:
-                free_context()
-            finally:  # Ctrl-C comes when it is freed
-                self._free_weights = free_weights
-                self._free_unused()
+            with quiet(self.settings.verbose):  # llama.cpp logs the sizes of a context's buffers when it is freed, too
+                self._context.close()
+            self._has_context = False
+            self._free_unused()
 
     def _free_unused(self) -> None:
-        if self._free_weights is not None and not self._num_users:
-            free, self._free_weights = self._free_weights, None
-            free()
+        if not self._has_context and not self._users:
+            self._weights.close()
 
     # The vocabulary
 
@@ -381,6 +389,19 @@ class Model:
         """
         self.require_open()
         return bool(llama_cpp.llama_vocab_is_eog(cast(Any, self.vocab), token))
+
+
+class OpenedModel(ClosedWhenGone, Model):
+    """A model that was opened by llama.cpp's own functions. It closes itself when it is deleted."""
+
+    def close(self) -> None:
+        """See the base class."""
+        if "_users" in self.__dict__:  # else __init__ failed early
+            super().close()
+
+
+class _User:
+    """A block that keeps a model's weights."""
 
 
 def piece_of(vocabulary: int, token: int, special: bool) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import dataclasses
 import os
@@ -14,13 +13,14 @@ import llama_cpp
 from specllama import _core
 from specllama.backend.cpu import llama_threads
 from specllama.backend.kernel_use import checked_kernels, loading
+from specllama.backend.owned import Owned
 from specllama.backend.shown import shown
 from specllama.models.cache_types import values_of_block
 from specllama.models.loading import explained, quiet
 from specllama.models.opening_checks import check_opening, n_ctx_with_positions
 
 from .hidden import Hidden
-from .model import Lora, Model, Settings
+from .model import Lora, OpenedModel, Settings
 from .sizes import check_sizes
 
 _ALL_LAYERS = 0x7FFFFFFF
@@ -171,8 +171,8 @@ def open_model(
     num_snapshots: int = 0,
     num_branches: int = 0,
     hidden: Hidden | None = None,
-) -> tuple[Model, Callable[[], None]]:
-    """Open a model. Returns it, and a function that closes it.
+) -> OpenedModel:
+    """Open a model, which its ``close`` frees.
 
     Args:
         path: a GGUF file.
@@ -190,42 +190,47 @@ def open_model(
     is_asked = opening.n_ctx != Opening.n_ctx
     opening = dataclasses.replace(opening, n_ctx=n_ctx_with_positions(file, opening.n_ctx, is_asked=is_asked))
     as_head = hidden is not None and hidden.n_features > 0
-    with contextlib.ExitStack() as opened:
-        with explained(file, as_head=as_head), loading(checked_kernels(opening.kernels)) as use, quiet():
-            model_params, params = opening.model_params(), opening.context_params(num_snapshots)
-            have_branches(params, num_branches)
-            taps = None
-            if hidden is not None:
-                hidden.load_with(model_params)
-                taps = hidden.make_with(params)
-            llama_cpp.llama_backend_init()
-            before = _core.KernelBufferType.bytes_loaded()
-            weights = llama_cpp.llama_model_load_from_file(file.encode(), model_params)
-            if not weights:
-                raise ValueError(f"Failed to load model from file: {file}")
-            opened.callback(llama_cpp.llama_model_free, weights)
-            if opening.decides_attention and _core.KernelBufferType.bytes_loaded() != before:
-                attend_as_kernels_do(params, weights)
-            lora = _adapter(weights, opening)
-            context = llama_cpp.llama_init_from_model(weights, params)
-            if not context:
-                raise ValueError("Failed to create llama_context")
-            opened.callback(llama_cpp.llama_free, context)
-            if hidden is not None:
-                hidden.begin(context)
-            if lora is not None:
-                lora.apply(context)
-        threads = (int(params.n_threads), int(params.n_threads_batch))
-        kept = (file, metadata_of(weights), model_params, params, int(params.n_batch), *threads, use)
-        settings = Settings(*kept, lora=lora, hidden=hidden)
-        model = Model(int(weights), int(context), settings, name=name, taps=taps)
-        opened.pop_all()
+    with explained(file, as_head=as_head), loading(checked_kernels(opening.kernels)) as use, quiet():
+        model_params, params = opening.model_params(), opening.context_params(num_snapshots)
+        have_branches(params, num_branches)
+        taps = None
+        if hidden is not None:
+            hidden.load_with(model_params)
+            taps = hidden.make_with(params)
+        llama_cpp.llama_backend_init()
+        before = _core.KernelBufferType.bytes_loaded()
+        load = llama_cpp.llama_model_load_from_file
+        weights = Owned(llama_cpp.llama_model_free, load, file.encode(), model_params)
+        if not weights.address:
+            raise ValueError(f"Failed to load model from file: {file}")
+        if opening.decides_attention and _core.KernelBufferType.bytes_loaded() != before:
+            attend_as_kernels_do(params, weights.address)
+        lora = _adapter(weights.address, opening)
+        context = made_context(weights.address, params, weights, taps)
+        if not context.address:
+            raise ValueError("Failed to create llama_context")
+        if hidden is not None:
+            hidden.begin(context.address)
+        if lora is not None:
+            lora.apply(context.address)
+    threads = (int(params.n_threads), int(params.n_threads_batch))
+    kept = (file, metadata_of(weights.address), model_params, params, int(params.n_batch), *threads, use)
+    settings = Settings(*kept, lora=lora, hidden=hidden)
+    return OpenedModel(weights.address, context.address, settings, (context, weights), name=name, taps=taps)
 
-    def free_context() -> None:
-        with quiet():  # llama.cpp logs the sizes of a context's buffers when it is freed, too
-            llama_cpp.llama_free(context)
 
-    return model, lambda: model.close(free_context, lambda: llama_cpp.llama_model_free(weights))
+def made_context(weights: int, params: Any, *uses: object) -> Owned:
+    """A further context over some weights.
+
+    Args:
+        weights: the address of the ``llama_model``.
+        params: ``llama_context_params``.
+        uses: what must live as long as the context.
+
+    Returns:
+        Its owner, whose address is 0 if llama.cpp has made no context.
+    """
+    return Owned(llama_cpp.llama_free, llama_cpp.llama_init_from_model, weights, params, uses=uses)
 
 
 def _adapter(weights: Any, opening: Opening) -> Lora | None:

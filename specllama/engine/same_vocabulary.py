@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from specllama import _core
 from specllama.backend.libllama import API
+from specllama.backend.owned import Owned
 from specllama.engine.model import piece_of
 from specllama.models.loading import explained, quiet
 from specllama.models.opening_checks import override_array
@@ -200,13 +201,14 @@ def check_vocabulary_of_file(
     params.vocab_only = True
     array = override_array(overrides or {})
     params.kv_overrides = array
-    with explained(path, as_head=as_head, overrides=overrides), contextlib.ExitStack() as stack:
+    with explained(path, as_head=as_head, overrides=overrides):
         with quiet():
-            model = llama_cpp.llama_model_load_from_file(path.encode("utf-8"), params)
-        if not model:
+            load = llama_cpp.llama_model_load_from_file
+            model = Owned(llama_cpp.llama_model_free, load, path.encode("utf-8"), params)
+        if not model.address:
             raise ValueError(f"Failed to load model from file: {path}")
-        stack.callback(llama_cpp.llama_model_free, model)
-        check(target, int(llama_cpp.llama_model_get_vocab(model) or 0))
+        with contextlib.closing(model):
+            check(target, int(llama_cpp.llama_model_get_vocab(model.address) or 0))
 
 
 def _is_nameless(target: int, draft: int) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
-from collections.abc import Iterator
 from typing import NoReturn, Protocol
 
 import numpy as np
@@ -165,23 +163,22 @@ class Slot:
         Raises:
             BusyError: the old draft is drafting. It stays then, and the new one is freed.
         """
-        with captured_errors(), contextlib.ExitStack() as refused:
-            if draft is not None:
-                refused.callback(draft.close)
-            with self.exclusive():
-                self._require_outside()
-                old, self._draft = self._draft, draft
-                self._loop = self._costs = None
-                try:
-                    if old is not None:
-                        old.close()
-                except _core.BusyError:
-                    self._draft = old
-                    raise
-                except BaseException:  # Ctrl-C comes when the old draft is freed: the new one is in its place
-                    refused.pop_all()
-                    raise
-            refused.pop_all()
+        with captured_errors():
+            try:
+                with self.exclusive():
+                    self._require_outside()
+                    old = self._draft
+                    self._loop = self._costs = None  # before the draft that they use can be freed
+                    self._draft = draft
+                    try:
+                        if old is not None:
+                            old.close()
+                    except _core.BusyError:
+                        self._draft = old
+                        raise
+            finally:
+                if draft is not None and draft is not self._draft:
+                    draft.close()
         self._warn_if_unusable(draft)
 
     def claim(self, draft: Draft | None) -> bool:
@@ -208,17 +205,14 @@ class Slot:
         """
         return self._turn
 
-    @contextlib.contextmanager
-    def closing(self) -> Iterator[None]:
-        """A block for freeing what texts use. It needs the slot for itself, as `exclusive` does.
+    def require_outermost(self) -> None:
+        """Check that the caller's `exclusive` block is in no other one: what texts use can be freed.
 
         Raises:
-            BusyError: a thread is generating; it may be the calling one.
+            BusyError: the calling thread is generating.
         """
-        with self._turn:
-            if self._turn.depth > 1:
-                raise_busy()
-            yield
+        if self._turn.depth > 1:
+            raise_busy()
 
     def refuse_as_closed(self) -> None:
         """Have the slot raise ClosedError in other threads from now on."""

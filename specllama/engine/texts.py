@@ -8,7 +8,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import llama_cpp
 
@@ -52,6 +52,13 @@ def checked_cache_tokens(value: Any) -> int | None:
     return checked_optional("cache_tokens", value, 1, "an int of at least n_ctx, or None")
 
 
+class _Beside(NamedTuple):
+    """A text that has the own slot: its thread, and what stops it."""
+
+    thread: int
+    stop: Callable[[], None] | None
+
+
 class Texts:
     """The slots of an engine, besides that of the model's own context.
 
@@ -78,8 +85,7 @@ class Texts:
         self._texts: dict[Slot, str] = {}  # by slot, the last text that was asked for
         self._count = 0
         self._takers: list[int] = []  # the threads that have a slot
-        self._beside = threading.Lock()  # held by the text that has the own slot (see `beside`)
-        self._taker_beside: int | None = None  # the thread of that text
+        self._beside: _Beside | None = None  # who has the own slot (see `beside`)
         self._draft: tuple[object, bool] = (None, False)  # the draft when slots were opened, and whether it was usable
         self._is_closed = False
         self._is_lost = False  # whether texts were under way in the parent of this process
@@ -130,7 +136,9 @@ class Texts:
         return count
 
     @contextlib.contextmanager
-    def taken(self, count: int, poll: Callable[[], None], text: str = "") -> Iterator[Slot]:
+    def taken(
+        self, count: int, poll: Callable[[], None], text: str = "", stop: Callable[[], None] | None = None
+    ) -> Iterator[Slot]:
         """Wait for a free slot, and take it for the block.
 
         Args:
@@ -139,6 +147,7 @@ class Texts:
             poll: called while this waits. What it raises ends the waiting.
             text: the prompt. If it continues the text of a free slot, as in a conversation, it gets that slot. Else it
                 gets the slot that was used least recently, so that the others can be continued.
+            stop: see `beside`.
 
         Raises:
             ClosedError: the Llama is closed, or being closed.
@@ -149,7 +158,7 @@ class Texts:
                 waiter.get(timeout=_WAITING)
             poll()
         if slot is self.own:
-            with self.beside(poll) as own:
+            with self.beside(poll, stop) as own:
                 yield own
             return
         try:
@@ -172,9 +181,10 @@ class Texts:
         with self._lock:
             if self._is_closed:
                 raise_closed()
-            if self._contexts is None and count == 1:
+            if not self._count and count == 1:
                 return self.own
-            if self._contexts is None:  # a text that takes the own slot may have closed the others since `open`
+            if not self._count:  # a text that takes the own slot may have closed the others since `open`
+                self._close()
                 self._open(self.own.draft, count)
             if not self._free:
                 if waiter not in self._waiting:
@@ -193,20 +203,55 @@ class Texts:
         self._waiting.clear()
 
     @contextlib.contextmanager
-    def beside(self, poll: Callable[[], None]) -> Iterator[Slot]:
+    def beside(self, poll: Callable[[], None], stop: Callable[[], None] | None = None) -> Iterator[Slot]:
         """Take the own slot for the block, for a text that needs the model's own context. One such text at a time.
 
         Args:
             poll: called while another text has the slot. What it raises ends the waiting.
+            stop: ends the text soon, when the Llama is closed. None: a Llama with such a text cannot be closed.
+
+        Raises:
+            ClosedError: the Llama is closed, or being closed.
         """
-        while not self._beside.acquire(timeout=_WAITING):
+        taker, waiter = _Beside(threading.get_ident(), stop), queue.SimpleQueue[None]()
+        while not self._takes_beside(taker, waiter):
+            with contextlib.suppress(queue.Empty):
+                waiter.get(timeout=_WAITING)
             poll()
-        self._taker_beside = threading.get_ident()
         try:
             yield self.own
         finally:
-            self._taker_beside = None
-            self._beside.release()
+            with self._lock:
+                self._beside = None
+                self._wake()
+
+    def _takes_beside(self, taker: _Beside, waiter: queue.SimpleQueue[None]) -> bool:
+        with self._lock:
+            if self._is_closed:
+                raise_closed()
+            if self._beside is None:
+                self._beside = taker
+            elif waiter not in self._waiting:
+                self._waiting.append(waiter)
+            return self._beside is taker
+
+    def end_beside(self) -> None:
+        """Stop the text that has the own slot, if there is one, and wait for its end. Then this object is closed.
+
+        Raises:
+            BusyError: it cannot be stopped.
+        """
+        waiter = queue.SimpleQueue[None]()
+        while (taker := self._beside) is not None:
+            if taker.stop is None:
+                raise_busy()
+            with self._lock:
+                self._is_closed = True
+                if waiter not in self._waiting:
+                    self._waiting.append(waiter)
+            taker.stop()
+            with contextlib.suppress(queue.Empty):
+                waiter.get(timeout=_WAITING)
 
     @property
     def counters(self) -> _core.SchedulerCounters | None:
@@ -220,7 +265,7 @@ class Texts:
             BusyError: the calling thread generates one of them.
         """
         with self._lock:
-            if threading.get_ident() in (*self._takers, self._taker_beside):
+            if threading.get_ident() in (*self._takers, None if self._beside is None else self._beside.thread):
                 raise_busy()
 
     def close(self) -> None:
@@ -255,7 +300,7 @@ class Texts:
 
         New slots are opened when needed. The old ones are never freed, because that would wait for this thread.
         """
-        self._lock, self._closing, self._beside = threading.Lock(), threading.Lock(), threading.Lock()
+        self._lock, self._closing, self._beside = threading.Lock(), threading.Lock(), None
         self._waiting = []
         if self._contexts is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object((self._contexts, self._costs, *self._free)))
@@ -272,17 +317,17 @@ class Texts:
         own = self.own
         if draft is not None:
             draft.require_several()
-        contexts = Contexts(own.model, draft, count, self._cache_tokens)
+        self._contexts = contexts = Contexts(own.model, draft, count, self._cache_tokens)
         for number in range(count):
             target, sequences = contexts.sequences(number)
             drafting = None if draft is None else DraftOfMany(draft, sequences)
             position = Position(own.model.n_ctx)
             slot = Slot(own.account, own.model, position, drafting, sequence=target, scheduler=contexts.scheduler)
             self._free.append(slot)
-        self._contexts, self._count = contexts, count
         self._draft = draft, _is_usable(draft)
         if draft is not None:
             self._costs = CostMemory(contexts.scheduler, own.model, draft.timed)
+        self._count = count  # from now on it is open: where Ctrl-C has come before, the next text opens it anew
 
     def _close(self) -> None:
         if self._contexts is not None:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import _thread
 import dataclasses
+import math
 import os
 import queue
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from specllama.drop_in.view import EngineLlama
 from specllama.drop_in.watch import Watch
 from specllama.engine.forks import raise_forked
 from specllama.engine.listener import Stopped
+from specllama.engine.model import closed
 from specllama.engine.slot import Slot
 from specllama.stats import Stats
 
 _CLOSING = 0.1  # seconds between two checks whether the outcomes were closed
 _FULL = 0.01  # seconds between two checks whether an outcome was read
 _PATIENCE = 0.7  # seconds for which Ctrl-C waits for the threads, which end as soon as they can
+_SOON = 0.001  # seconds between two looks at the threads that are about to end
 
 
 class Job(NamedTuple):
@@ -65,7 +69,8 @@ class _Work:
     """The work of the threads, and what they share with the reader of the outcomes.
 
     The threads hold this object and not the reader's, so that a reader that is dropped ends them. Nothing here has a
-    Condition: its methods are Python code, and Ctrl-C in one of them would leave it locked for good.
+    Condition: its methods are Python code, and Ctrl-C in one of them would leave it locked for good, or raise "release
+    unlocked lock". ``Thread.start`` and ``Thread.join`` have such locks, too: the reader's thread calls neither.
     """
 
     def __init__(self, llama: EngineLlama, count: int, jobs: Iterable[Job]) -> None:
@@ -77,14 +82,42 @@ class _Work:
         self.source_error: BaseException | None = None  # after an error no more jobs are read
         self.ended: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
         self.is_closed = False
+        self.process = os.getpid()
+        self._threads: list[threading.Thread] = []
+        self._is_starting = False
 
-    def end(self) -> None:
-        """End the texts under way, and begin no more."""
+    def end(self, patience: float) -> None:
+        """End the texts under way, and begin no more. Waits for the threads, but for no more than `patience` seconds.
+
+        A thread that has called this, as the source of the jobs may, is not waited for.
+        """
         self.is_closed = True
         for watch in list(self._watches.values()):
             watch.stop()
+        last = time.monotonic() + patience
+        while self.process == os.getpid() and self._has_threads() and time.monotonic() < last:
+            time.sleep(_SOON)
 
-    def run(self) -> None:
+    def _has_threads(self) -> bool:
+        others = {*self._threads} - {threading.current_thread()}
+        return self._is_starting or not others.isdisjoint(threading.enumerate())
+
+    def start(self) -> None:
+        """Start the threads. It is called in a thread of its own, to which no signal comes."""
+        self._is_starting = True  # set before `is_closed` is read: `end` sets and reads them the other way round
+        try:
+            for number in range(self._count):
+                if self.is_closed:
+                    break
+                thread = threading.Thread(target=self._run, name=f"specllama-text-{number}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        except BaseException as error:
+            self.ended.put(error)
+        finally:
+            self._is_starting = False
+
+    def _run(self) -> None:
         """Generate texts until there are no more jobs. Each thread runs this, and puts None behind its last outcome."""
         try:
             while not self.is_closed:
@@ -112,12 +145,17 @@ class _Work:
             if self.is_closed:
                 watch.stop()
             texts = self._llama.engine.texts
-            taken = texts.beside(watch.poll) if job.is_alone else texts.taken(self._count, watch.poll)
+            if job.is_alone:
+                taken = texts.beside(watch.poll, watch.stop)
+            else:
+                taken = texts.taken(self._count, watch.poll, stop=watch.stop)
             with taken as slot:
                 response = job.run(slot, watch)
                 return Outcome(number, response, None, watch.stats())
         except Stopped:
-            raise
+            if self.is_closed:
+                raise
+            return Outcome(number, None, closed(), watch.stats())  # whoever has closed the Llama has stopped the text
         except Exception as error:
             return Outcome(number, None, error, watch.stats())
         finally:
@@ -138,39 +176,37 @@ class Outcomes(Iterator[Outcome]):
 
     def __init__(self, llama: EngineLlama, count: int, jobs: Iterable[Job]) -> None:
         self._work = _Work(llama, count, jobs)
-        weakref.finalize(self, self._work.end).atexit = False
         self._interrupted = False
-        self._process = os.getpid()
-        self._threads = [
-            threading.Thread(target=self._work.run, name=f"specllama-text-{number}", daemon=True)
-            for number in range(count)
-        ]
+        self._num_threads = count
         self._num_working = 0  # threads that may still put something into the queue
+        self._when_dropped = weakref.finalize(self, self._work.end, _PATIENCE)
+        self._when_dropped.atexit = False
 
     def start(self) -> None:
         """Start the threads, unless they have been started. If this is interrupted, they end."""
         if self._num_working or self._work.is_closed:
             return
         try:
-            for thread in self._threads:
-                self._num_working += 1
-                thread.start()
+            self._num_working = self._num_threads
+            _thread.start_new_thread(self._work.start, ())
         except BaseException as error:
-            self._interrupted = isinstance(error, KeyboardInterrupt)
-            self.close()
+            self._close_after(error)
             raise
 
     def __next__(self) -> Outcome:
-        """The next outcome."""
-        if self._process != os.getpid():
-            raise_forked()
+        """The next outcome. After Ctrl-C here the outcomes are closed."""
+        try:
+            return self._next()
+        except KeyboardInterrupt as error:
+            self._close_after(error)
+            raise
+
+    def _next(self) -> Outcome:
         work = self._work
+        if work.process != os.getpid():
+            raise_forked()
         while self._num_working and not work.is_closed:
-            try:
-                ended = work.ended.get()
-            except KeyboardInterrupt:
-                self._interrupted = True
-                raise
+            ended = work.ended.get()
             if ended is None:
                 self._num_working -= 1
             elif isinstance(ended, BaseException):
@@ -186,11 +222,12 @@ class Outcomes(Iterator[Outcome]):
 
     def close(self) -> None:
         """End the texts under way, and begin no more."""
-        self._work.end()
-        last = time.monotonic() + _PATIENCE
-        for thread in self._threads:
-            if thread.is_alive() and thread is not threading.current_thread():
-                thread.join(max(0.0, last - time.monotonic()) if self._interrupted else None)
+        self._work.end(_PATIENCE if self._interrupted else math.inf)
+        self._when_dropped.detach()
+
+    def _close_after(self, error: BaseException | None) -> None:
+        self._interrupted = self._interrupted or isinstance(error, KeyboardInterrupt)
+        self.close()
 
     def __enter__(self) -> Outcomes:
         """The outcomes. The texts begin, and are closed at the end of the block."""
@@ -199,8 +236,7 @@ class Outcomes(Iterator[Outcome]):
 
     def __exit__(self, *exception: object) -> None:
         """Close the outcomes, as ``close`` does."""
-        self._interrupted = self._interrupted or isinstance(exception[1], KeyboardInterrupt)
-        self.close()
+        self._close_after(cast("BaseException | None", exception[1]))
 
 
 def arguments_of(item: Any, name: str, common: Mapping[str, Any]) -> dict[str, Any]:

@@ -303,3 +303,21 @@ def test_in_another_thread(listed: Any) -> None:
     thread.start()
     thread.join()
     assert codes == [0]
+
+
+@pytest.mark.parametrize("module", ["specllama.cli", "specllama.commands.chat", "importlib.metadata"])
+def test_ctrl_c_while_the_command_is_imported(module: str) -> None:
+    """It ends as Ctrl-C does later, without a traceback."""
+    script = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            raise KeyboardInterrupt\n"
+        f"sys.modules.pop({module!r}, None)\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from specllama.__main__ import main\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "specllama: interrupted\n")

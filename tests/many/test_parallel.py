@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -189,15 +190,15 @@ def test_ctrl_c_while_they_start(
 ) -> None:
     """No thread is left, so that the Llama is free at once, also one whose memory cannot be shared."""
     llm = make_llama(tiny_files.recurrent, n_ctx=256)
-    start = threading.Thread.start
+    start = _thread.start_new_thread
 
-    def interrupted(thread: threading.Thread) -> None:
+    def interrupted(function: Callable[[], None], arguments: tuple[()]) -> None:
         if has_started:
-            start(thread)
+            start(function, arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(threading.Thread, "start", interrupted)
+        patched.setattr(_thread, "start_new_thread", interrupted)
         llm.create_completions(["hello"] * 100, max_tokens=200, temperature=1.0, stream=stream)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("specllama-text")]
     assert text_of(llm.create_completion("hello", max_tokens=2))

@@ -25,7 +25,7 @@ class DecodingDraft(DrawingDraft):
         corpus: tokens [n] to look up besides the text.
         given: the user's ``draft_model``.
         window: the most tokens of a text that it holds; None for as many as its context has room for.
-        close: frees the model. None if the draft does not own the model.
+        close: frees the model, however often it is called. None if the draft does not own the model.
         reopened_by: the ``draft_model`` that opens an equal draft in another process; None for `given`.
 
     Attributes:
@@ -96,7 +96,6 @@ class DecodingDraft(DrawingDraft):
         """See the base class."""
         if self._close is not None:
             self._close()
-            self._close = None
 
 
 @contextlib.contextmanager

@@ -82,10 +82,10 @@ class HeadInFile(DrawingKind):
         require_fit(target, head, shown_to(head))
         check_vocabulary_of_file(require_same_vocabulary, target.vocab, head.path, as_head=True)
         settings = self.settings(target)
-        model, close = open_model(head.path, Opening(**settings), name="draft", hidden=of_head(head, target.context))
-        with freed_after_errors(close):
+        model = open_model(head.path, Opening(**settings), name="draft", hidden=of_head(head, target.context))
+        with freed_after_errors(model.close):
             given = head.path
-            return self.draft(target, model, corpus, given=given, window=self.options.draft_window, close=close)
+            return self.draft(target, model, corpus, given=given, window=self.options.draft_window, close=model.close)
 
 
 def require_fit(target: Model, head: FileOfHead | StateHeadFile, shown: Hidden) -> None:

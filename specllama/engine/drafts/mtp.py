@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
 import llama_cpp
 
 from specllama.engine.hidden import Hidden, of_mtp, shown_to_mtp
-from specllama.engine.model import Model
+from specllama.engine.model import Model, OpenedModel
+from specllama.engine.opening import made_context
 from specllama.models.loading import captured_errors, one_at_a_time, quiet, why_no_context
 
 from .decoding import freed_after_errors
@@ -48,16 +50,13 @@ class OwnMtp(DrawingKind):
         params = own.params_of_another()
         taps = hidden.make_with(params)
         with one_at_a_time(), captured_errors() as errors, quiet(own.verbose):
-            context = llama_cpp.llama_init_from_model(target.address, params)
-        if not context:
+            context = made_context(target.address, params, taps)
+        if not context.address:
             raise MemoryError(f"no context for the MTP layers: {why_no_context(errors, 'take a smaller n_ctx (-c)')}")
-        with freed_after_errors(lambda: llama_cpp.llama_free(context)):
-            hidden.begin(context)
-            settings = dataclasses.replace(own, context_params=params, hidden=hidden)
-            model = Model(target.address, int(context), settings, name="draft", taps=taps)
-
-        def close() -> None:
-            model.close(lambda: llama_cpp.llama_free(context), lambda: None)  # the weights belong to the target
-
-        with freed_after_errors(close):
-            return HeadDraft(target, model, corpus, given=MTP, window=self.options.draft_window, close=close)
+        hidden.begin(context.address)
+        settings = dataclasses.replace(own, context_params=params, hidden=hidden)
+        weights = contextlib.ExitStack()  # they belong to the target
+        weights.enter_context(target.kept())
+        model = OpenedModel(target.address, context.address, settings, (context, weights), name="draft", taps=taps)
+        with freed_after_errors(model.close):
+            return HeadDraft(target, model, corpus, given=MTP, window=self.options.draft_window, close=model.close)

@@ -129,8 +129,10 @@ class StagedDraft(ModelDraft):
 
     def close(self) -> None:
         """See the base class."""
-        super().close()
-        self.inner.close()
+        try:
+            super().close()
+        finally:  # also if Ctrl-C comes when the first one is freed
+            self.inner.close()
 
 
 def draft_of(

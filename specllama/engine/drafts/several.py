@@ -85,8 +85,10 @@ class Together(Draft):
 
     def close(self) -> None:
         """See the base class."""
-        for draft in self.both:
-            draft.close()
+        try:
+            self.both[0].close()
+        finally:  # also if Ctrl-C comes when the first one is freed
+            self.both[1].close()
 
 
 class HeadAndModel(DraftKind):
