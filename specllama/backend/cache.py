@@ -13,6 +13,8 @@ from typing import Any, TypeGuard
 
 import platformdirs
 
+from .folders import beginning_of
+
 _LARGEST_FILE = 65_536  # bytes
 
 
@@ -34,8 +36,7 @@ def read_json(path: Path) -> Any:
         OSError: there is no such file, or it cannot be read.
         ValueError, RecursionError: it holds no JSON.
     """
-    with open(path, "rb") as file:
-        return json.loads(file.read(_LARGEST_FILE))
+    return json.loads(beginning_of(path, _LARGEST_FILE))
 
 
 def is_number(value: Any) -> TypeGuard[float]:

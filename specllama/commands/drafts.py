@@ -117,14 +117,13 @@ def _forget(model: str | None) -> int:
 
 def remember_gains(survey: Survey, gains: Mapping[str, Gain | str]) -> None:
     """Keep what was measured for ``-md auto``."""
+    from specllama.commands.steps import goes_on
     from specllama.engine.drafts.automatic import remember
 
     measured = {name: (gain.ratio, gain.error) for name, gain in gains.items() if not isinstance(gain, str)}
     if measured:
-        try:
+        with goes_on("what was measured cannot be kept for -md auto"):
             remember(survey, measured)
-        except (OSError, RuntimeError) as error:
-            print(f"specllama: what was measured cannot be kept for -md auto: {error}", file=sys.stderr)
 
 
 def _pull(survey: Survey) -> bool:
@@ -222,7 +221,10 @@ def _as_text(survey: Survey, gains: dict[str, Gain | str]) -> str:
         lines += [f"On this machine{beside}:", "", _table(survey), ""]
     if more := len(survey.usable) - len(_shown(survey)):
         lines += [f"And {more} more models of other tokenizers (-o json).", ""]
-    lines += [f"- {_short(survey, draft)} cannot be used: {draft.why_not}" for draft in survey.found if draft.why_not]
+    lines += [
+        f"- {_short(survey, one.draft_model)} cannot be used: {one.why_not}" for one in survey.found if one.why_not
+    ]
+    lines += [f"- {_short(survey, path)} cannot be used: {why}" for path, why in survey.left_out.items()]
     if survey.known:
         lines += ["Known for this family, and not here:", ""]
         lines += [f"- {known.name} ({known.kind}): {_how_to_get(known)}" for known in survey.known]
@@ -244,7 +246,7 @@ def _table(survey: Survey) -> str:
         known = expectations[draft.draft_model]
         rows.append(
             (
-                _short(survey, draft),
+                _short(survey, draft.draft_model),
                 "another tokenizer" if draft.kind == "foreign" else draft.kind,
                 draft.where,
                 f"{int(draft.share * 1000) / 10:g} %",
@@ -271,10 +273,9 @@ def _auto(survey: Survey) -> Choice:
     return chosen_of(survey)
 
 
-def _short(survey: Survey, draft: FoundDraft) -> str:
-    """The draft's path; only its name if it is in the model's folder."""
+def _short(survey: Survey, path: str) -> str:
+    """A draft's path; only its name if it is in the model's folder."""
     folder = os.path.dirname(os.path.abspath(survey.path))
-    path = draft.draft_model
     return os.path.basename(path) if os.path.dirname(path) == folder else path
 
 

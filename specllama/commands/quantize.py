@@ -75,7 +75,8 @@ def make_best_draft(arguments: argparse.Namespace) -> str:
     from specllama.commands.steps import shown_in_tenths, steps
     from specllama.evidence.draft_types import CANDIDATES
     from specllama.models.catalog import resolve
-    from specllama.models.new_file import make_folder
+    from specllama.models.contents import planned
+    from specllama.models.new_file import HEADER_ROOM, make_folder, require_room
     from specllama.models.quantize import check_model, quantize
 
     model = Path(resolve(arguments.model))
@@ -84,10 +85,14 @@ def make_best_draft(arguments: argparse.Namespace) -> str:
     outputs = _outputs(arguments, model, CANDIDATES)
     folder = next(iter(outputs.values())).parent
     make_folder(folder)
+    plans = planned(model, outputs)
+    require_room(folder / "drafts", sum(one.size + HEADER_ROOM for one in plans.values()))
     with tempfile.TemporaryDirectory(prefix=".as-draft.", dir=folder) as scratch, steps() as progress:
         shown = shown_in_tenths(progress)
         drafts = {_AS_IT_IS: model}
         for name in outputs:
+            if (fallback := plans[name].fallback(name)) is not None:
+                progress.note(f"{fallback}: {plans[name]}")
             path = Path(scratch) / f"{name}.gguf"
             drafts[name] = quantize(model, name, output=path, threads=arguments.threads, on_progress=shown)
         progress.note(f"answering with {len(drafts)} drafts by turns")
@@ -184,7 +189,9 @@ def make(model: str, file_type: str, output: Path | None = None, threads: int = 
         if (note := what_stays_lost(model, file_type)) is not None:
             progress.note(f"note: {note}")
         shown = shown_in_tenths(progress)
-        return str(quantize(model, file_type, output=destination, threads=threads, on_progress=shown))
+        return str(
+            quantize(model, file_type, output=destination, threads=threads, on_progress=shown, on_note=progress.note)
+        )
 
 
 def _exists(path: Path) -> FileExistsError:

@@ -163,16 +163,17 @@ def _opened_embedder(arguments: argparse.Namespace) -> contextlib.closing[Llama]
     """Open the second model, for texts as long as it was trained for and --ctx-size allows."""
     from specllama import server
     from specllama.models.catalog import resolve
-    from specllama.models.gguf_values import architecture_of, read_without_texts
+    from specllama.models.gguf_values import UnusableFileError, read_without_texts
+    from specllama.models.header_checks import whole_number
 
     path = resolve(arguments.embedding_model)
     context = common.context_options(arguments)
     for name in ("type_k", "type_v"):  # an encoder has no KV cache
         context.pop(name, None)
     size = min(arguments.ctx_size or _USUAL_EMBEDDED, _MOST_EMBEDDED)
-    with contextlib.suppress(OSError, ValueError):  # opening it says what is wrong with the file
+    with contextlib.suppress(OSError, UnusableFileError):  # opening it says what is wrong with the file
         values = read_without_texts(path)[0]
-        size = min(size, values.get(f"{architecture_of(values)}.context_length") or size)
+        size = min(size, whole_number(values, "context_length") or size)
     return server.open_embedder(path, verbose=False, **{**context, "n_ctx": size, "n_batch": size})
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from specllama.backend.streams import show
+
 
 class Steps:
     """Progress as a bar on a terminal, and as lines elsewhere.
@@ -63,6 +65,20 @@ class Steps:
 
     def _print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def goes_on(what: str) -> Iterator[None]:
+    """A context manager for what follows long work. If it fails, that is said on stderr, and the command goes on.
+
+    Args:
+        what: what cannot be done then, as a sentence.
+    """
+    try:
+        yield
+    except Exception as error:  # whatever it is, the work is done, and must not look as if it was lost
+        why = " ".join(str(error).split()) or type(error).__name__
+        show(f"specllama: {what}: {why}\n")
 
 
 @contextlib.contextmanager

@@ -7,8 +7,9 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from specllama.backend.streams import show
 from specllama.commands.arguments import UsageError, add_threads, read_prompts, usage_checked, whole
 from specllama.models.head_kinds import EAGLE3, HYDRA, TRAINED
 
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
 _HOURS, _MOST_HOURS = 8.0, 10_000
 _MOST_ANSWER = 448
+
+
+class Gains(NamedTuple):
+    """What the draft gains over plain decoding, and what lookup gains without it."""
+
+    draft: Gain
+    lookup: Gain
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -94,6 +102,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Train a head, and report whether it makes decoding faster."""
     from specllama.backend.cpu import default_threads
+    from specllama.commands.steps import goes_on
     from specllama.training.train import Budget, require_usable
 
     arguments.kind = arguments.kind or _usual_kind(arguments)
@@ -109,11 +118,13 @@ def run(arguments: argparse.Namespace) -> int:
     threads = arguments.threads or default_threads()
     skipped = _skipped(arguments.text)
     try:
-        made, path, gain, by_lookup = _train(arguments, budget, threads, skipped)
+        made, path, gains = _train(arguments, budget, threads, skipped)
     except (KeyboardInterrupt, SystemExit):
         print("specllama: the same command goes on where it was", file=sys.stderr)
         raise
-    print(_verdict(path, gain, by_lookup, _chosen(made.target, path, gain, by_lookup)), file=sys.stderr)
+    with goes_on("what was measured cannot be kept for -md auto"):
+        chosen = _chosen(made.target, path, gains) if gains else None
+        show(f"{_verdict(path, gains, chosen)}\n")
     print(path)
     return 0
 
@@ -126,9 +137,9 @@ def _usual_kind(arguments: argparse.Namespace) -> str:
 
 def _train(
     arguments: argparse.Namespace, budget: Budget, threads: int, skipped: list[str]
-) -> tuple[Trained, Path, Gain, Gain]:
-    """Train, and compare. Returns the result, the draft's path, and what it and lookup gain."""
-    from specllama.commands.steps import steps
+) -> tuple[Trained, Path, Gains | None]:
+    """Train, and compare. Returns the result, the draft's path, and what was measured; None if nothing could be."""
+    from specllama.commands.steps import goes_on, steps
     from specllama.training.train import trained
 
     with contextlib.ExitStack() as stack:
@@ -150,12 +161,14 @@ def _train(
             )
         )
         shown.note("which type of its weights is the fastest here, and is it faster than plain decoding, and lookup?")
-        best, gain, by_lookup = _measured(made, max(16, arguments.max_tokens // 4), threads, shown)
-        return made, made.keep(best), gain, by_lookup
+        best, gains = next(iter(made.heads)), None
+        with goes_on("the draft is trained, and cannot be compared with plain decoding"):
+            best, gains = _measured(made, max(16, arguments.max_tokens // 4), threads, shown)
+        return made, made.keep(best), gains
 
 
-def _measured(made: Trained, most: int, threads: int, shown: _Shown) -> tuple[str, Gain, Gain]:
-    """The fastest type of the draft's weights, what the draft gains with it, and what lookup gains without a draft."""
+def _measured(made: Trained, most: int, threads: int, shown: _Shown) -> tuple[str, Gains]:
+    """The fastest type of the draft's weights, and what the draft gains with it."""
     import specllama
     from specllama.engine.drafts.draft import LOOKUP
     from specllama.evidence.draft_pays import fastest_type, gain_of
@@ -169,11 +182,15 @@ def _measured(made: Trained, most: int, threads: int, shown: _Shown) -> tuple[st
         llm.draft_model = str(made.heads[best])
         gain = gain_of(llm, most, shown.answered)
     with opened(LOOKUP) as llm:
-        return best, gain, gain_of(llm, most, lambda _, done, total: shown.answered(LOOKUP, done, total))
+        by_lookup = gain_of(llm, most, lambda _, done, total: shown.answered(LOOKUP, done, total))
+        return best, Gains(gain, by_lookup)
 
 
-def _verdict(path: Path, gain: Gain, by_lookup: Gain, chosen: str | None) -> str:
+def _verdict(path: Path, gains: Gains | None, chosen: str | None) -> str:
     """What was measured, and what uses the draft."""
+    if gains is None:
+        return f"It is used by draft_model={str(path)!r} (-md)"
+    gain, by_lookup = gains
     advice = "" if gain.is_faster else "; train it longer (a small model rarely gains by a head)"
     lookup = f"With lookup alone, which needs no draft, they are {by_lookup.ratio:.2f} times as fast"
     if gain.is_faster and gain.ratio - gain.error <= by_lookup.ratio:
@@ -195,7 +212,7 @@ def _skipped(texts: list[Path]) -> list[str]:
         return read_prompts(path for path in texts if has_prompts(path.name))[1]
 
 
-def _chosen(target: str, path: Path, gain: Gain, by_lookup: Gain) -> str | None:
+def _chosen(target: str, path: Path, gains: Gains) -> str | None:
     """Keep what was measured for ``-md auto``. Returns what that takes now."""
     from specllama.commands.drafts import remember_gains
     from specllama.engine.drafts.automatic import chosen_of
@@ -205,7 +222,7 @@ def _chosen(target: str, path: Path, gain: Gain, by_lookup: Gain) -> str | None:
     found = survey(target)
     real = os.path.realpath(path)
     names = [one.draft_model for one in found.usable if os.path.realpath(one.draft_model) == real]
-    remember_gains(found, {**dict.fromkeys(names, gain), LOOKUP: by_lookup})
+    remember_gains(found, {**dict.fromkeys(names, gains.draft), LOOKUP: gains.lookup})
     chosen = chosen_of(found).draft_model
     return str(path) if chosen in names else chosen
 

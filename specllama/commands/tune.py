@@ -42,7 +42,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, and print the result."""
-    from specllama.commands.steps import steps
+    from specllama.commands.steps import goes_on, steps
     from specllama.drop_in.lending import lent
     from specllama.engine.drafts.draft import LOOKUP
     from specllama.evidence import tune
@@ -55,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
             have_kernels = bool(lent(llm).settings.kernels.instruction_set)
         try:
             if have_kernels:  # the first Llama is closed before, since two may not fit into memory
-                result = _beside_llama_cpp(arguments, result, progress)
+                with goes_on("llama.cpp's own kernels cannot be measured"):
+                    result = _beside_llama_cpp(arguments, result, progress)
         finally:  # Ctrl-C leaves out the comparison only
             progress.stop()
             found = json.dumps(result.to_dict(), allow_nan=False) if arguments.output == "json" else to_text(result)

@@ -22,6 +22,7 @@ import llama_cpp
 from specllama import _core
 from specllama.backend.cache import cache_dir, is_number, keyed_path, read_json, write_json
 from specllama.backend.cpu import cpu_name
+from specllama.backend.folders import files_in
 from specllama.backend.prepare import prepare_backend
 
 from .model import Lora, Model
@@ -254,7 +255,7 @@ class KeptCurves:
     def __init__(self) -> None:
         self._newest: dict[tuple[Any, ...], tuple[float, dict[int, float]]] = {}
         try:
-            files = sorted(costs_dir().glob("*.json"))
+            files = [Path(path) for path in files_in(costs_dir(), ".json")]
         except RuntimeError:  # there is no home folder
             return
         for file in files:

@@ -1,7 +1,8 @@
-"""The child process in which llama.cpp quantizes. Its arguments are IN OUT TYPE THREADS.
+"""The child process in which llama.cpp quantizes. Its arguments are IN OUT TYPE THREADS, or IN TYPE,TYPE,... for plans.
 
 It is a process of its own because llama.cpp can abort on a damaged file, and cannot be interrupted while it works.
-It writes its progress to stdout ("progress 12 290"), and llama.cpp's errors to stderr.
+It writes its progress to stdout ("progress 12 290"), and llama.cpp's errors to stderr. For plans it writes nothing but
+which types the tensors would get ("tensor TYPE q5_0 NAME", and "planned TYPE" at the end).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import llama_cpp
 
@@ -20,6 +23,7 @@ from specllama.models.catalog import PURE
 
 _ERROR = 4  # GGML_LOG_LEVEL_ERROR
 _TENSOR = re.compile(rb"\[\s*(\d+)/\s*(\d+)\]")
+_PLANNED = re.compile(r"\[ *\d+/ *\d+\] (.+?) +- \[[^]]*\], type = *(\w+), size =[^(]*(?:\((\w+)\))?")
 
 
 def _listen(level: int, text: bytes, _: object) -> None:
@@ -40,19 +44,48 @@ def _tell(line: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Quantize one file. Returns llama.cpp's code: 0 is success."""
-    source, destination, file_type, threads = arguments
+    """Quantize one file, or plan it. Returns llama.cpp's code: 0 is success."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # stderr is for llama.cpp's messages about the file
         prepare_backend()
-    callback = llama_cpp.llama_log_callback(_listen)
-    llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
+    if len(arguments) == 2:
+        return _plan(arguments[0], arguments[1].split(","))
+    source, destination, file_type, threads = arguments
+    parameters = _parameters(file_type)
+    parameters.nthread = int(threads)
+    code = _quantized(source, destination, parameters, _listen)
+    _tell("done")
+    return code
+
+
+def _plan(source: str, file_types: list[str]) -> int:
+    """Tell which types the tensors would get. Older releases of llama.cpp cannot say it; then nothing is told."""
+    code = 0
+    for file_type in file_types:
+        parameters = _parameters(file_type)
+        if not hasattr(parameters, "dry_run"):
+            return 0
+        parameters.dry_run = True
+        said: list[bytes] = []  # llama.cpp writes a line in parts
+        code = code or _quantized(source, os.devnull, parameters, lambda _level, text, _data, to=said: to.append(text))
+        for line in b"".join(said).decode("utf-8", errors="replace").splitlines():
+            if match := _PLANNED.match(line):
+                print(f"tensor {file_type} {match[3] or match[2]} {match[1]}")
+        if not code:
+            print(f"planned {file_type}", flush=True)
+    return code
+
+
+def _parameters(file_type: str) -> Any:
     parameters = llama_cpp.llama_model_quantize_default_params()
     prefix = "LLAMA_FTYPE_ALL_" if file_type == "F32" else "LLAMA_FTYPE_MOSTLY_"
     parameters.ftype = getattr(llama_cpp, prefix + file_type.removesuffix(PURE))
     parameters.pure = file_type.endswith(PURE)
-    parameters.nthread = int(threads)
     parameters.allow_requantize = True
-    code = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(destination), ctypes.byref(parameters))
-    _tell("done")
-    return int(code)
+    return parameters
+
+
+def _quantized(source: str, destination: str, parameters: Any, listen: Callable[..., Any]) -> int:
+    callback = llama_cpp.llama_log_callback(listen)
+    llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
+    return int(llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(destination), ctypes.byref(parameters)))

@@ -12,7 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from .gguf_values import StoredTensor, architecture_of, cached, read_whole_header, read_without_texts
+from .gguf_values import (
+    StoredTensor,
+    UnusableFileError,
+    architecture_of,
+    cached,
+    read_whole_header,
+    read_without_texts,
+    tokens_in,
+)
 from .head_file import (
     number_in,
     require_layers,
@@ -25,6 +33,7 @@ from .head_file import (
 _ARCHITECTURE = "dflash"
 _USUAL_SIZE = 16
 _SIZES = range(2, 513)
+_MOST_LAYERS = 512  # LLAMA_MAX_LAYERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +88,7 @@ class BlockHeadFile:
             n_vocab: the number of tokens in the target's vocabulary.
 
         Raises:
-            ValueError: the head does not fit.
+            UnusableFileError: the head does not fit.
         """
         require_width(self.path, self.hidden_size, n_embd)
         require_layers(self.path, self.layers, n_layer)
@@ -87,7 +96,7 @@ class BlockHeadFile:
         require_tokens(self.path, self.tensors, self.n_vocab, n_vocab, has_matrix=bool(own_matrix))
         most = self.n_vocab if "token_embd.weight" in self.tensors else min(self.n_vocab, n_vocab)
         if not 0 <= self.block.mask < most:
-            raise ValueError(
+            raise UnusableFileError(
                 f"the head {os.path.basename(self.path)} has the mask token {self.block.mask} "
                 f"(tokenizer.ggml.mask_token_id), and there are embeddings of the tokens 0 to {most - 1} only"
             )
@@ -101,19 +110,19 @@ def read_block_head(path: str) -> BlockHeadFile | None:
         None if the file is something else, or no whole GGUF file.
 
     Raises:
-        ValueError: it is a block head that llama.cpp cannot run, or its description is incomplete.
+        UnusableFileError: it is a block head that llama.cpp cannot run, or its description is incomplete.
     """
     try:
         first, _ = read_without_texts(path, until_tokens=True)  # enough for most files, and a thousand times as fast
         if architecture_of(first) not in ("", _ARCHITECTURE):
             return None
         values, tensors = read_whole_header(path)
-    except (ValueError, OSError):
+    except (UnusableFileError, OSError):
         return None
     if architecture_of(values) != _ARCHITECTURE:
         return None
-    if values.get(f"{_ARCHITECTURE}.hyper_connection.count"):
-        raise ValueError(
+    if np.any(values.get(f"{_ARCHITECTURE}.hyper_connection.count", 0)):
+        raise UnusableFileError(
             f"{path} is a head of DeepSeek-V4's own kind of DSpark, which specllama cannot use: give a smaller model, "
             "or draft_model='lookup'"
         )
@@ -121,13 +130,15 @@ def read_block_head(path: str) -> BlockHeadFile | None:
     require_types(path, tensors)
     _require_axes(path, values)
     layers = np.asarray(values.get(f"{_ARCHITECTURE}.target_layers", []))
-    if layers.ndim != 1 or not layers.size or layers.dtype.kind not in "iu":
-        raise ValueError(f"{path} is a head that must name the layers of its target ({_ARCHITECTURE}.target_layers)")
+    if layers.ndim != 1 or not 0 < layers.size <= _MOST_LAYERS or layers.dtype.kind not in "iu":
+        raise UnusableFileError(
+            f"{path} is a head that must name the layers of its target ({_ARCHITECTURE}.target_layers)"
+        )
     return BlockHeadFile(
         path=path,
         layers=tuple(int(layer) for layer in layers),
         hidden_size=number_in(path, values, f"{_ARCHITECTURE}.embedding_length"),
-        n_vocab=len(values.get("tokenizer.ggml.tokens", [])),
+        n_vocab=len(tokens_in(values)),
         block=_block_in(path, values, tensors),
         tensors=tensors,
     )
@@ -137,11 +148,11 @@ def _require_axes(path: str, values: Mapping[str, Any]) -> None:
     """Check the axes of rotary positions: llama.cpp asserts that the first one, which is time, has some dimensions.
 
     Raises:
-        ValueError: the check fails.
+        UnusableFileError: the check fails.
     """
     sections = np.atleast_1d(values.get(f"{_ARCHITECTURE}.rope.dimension_sections", 0))
     if sections.dtype.kind not in "iu" or sections.min(initial=0) < 0 or (sections.any() and not sections[0]):
-        raise ValueError(
+        raise UnusableFileError(
             f"{path} is a head whose rope.dimension_sections are {sections.tolist()!r:.60}: the first one, which "
             "is for time, must not be 0, as a text has no other axis"
         )
@@ -150,17 +161,17 @@ def _require_axes(path: str, values: Mapping[str, Any]) -> None:
 def _block_in(path: str, values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> Block:
     is_chained, chooses = "markov_w1.weight" in tensors, "selector_hidden.weight" in tensors
     if is_chained and chooses:
-        raise ValueError(f"{path} is a head that is damaged: it has the chains of both DSpark and DFlash2")
+        raise UnusableFileError(f"{path} is a head that is damaged: it has the chains of both DSpark and DFlash2")
     sizes = values if is_chained or chooses else {f"{_ARCHITECTURE}.block_size": _USUAL_SIZE, **values}
     size = number_in(path, sizes, f"{_ARCHITECTURE}.block_size")
     if size not in _SIZES:
-        raise ValueError(
+        raise UnusableFileError(
             f"{path} is a head whose {_ARCHITECTURE}.block_size is {size}: it must be from {_SIZES[0]} to {_SIZES[-1]}"
         )
     candidates = number_in(path, values, f"{_ARCHITECTURE}.selector_top_k") if chooses else 0
-    num_tokens = len(values.get("tokenizer.ggml.tokens", []))
+    num_tokens = len(tokens_in(values))
     if chooses and not 0 < candidates <= num_tokens:
-        raise ValueError(
+        raise UnusableFileError(
             f"{path} is a head whose {_ARCHITECTURE}.selector_top_k is {candidates}: it must be from 1 to "
             f"{num_tokens}, the tokens that there are"
         )
@@ -178,5 +189,7 @@ def _block_in(path: str, values: Mapping[str, Any], tensors: Mapping[str, Stored
 def _said(path: str, values: Mapping[str, Any], name: str, *, default: bool) -> bool:
     found = values.get(f"{_ARCHITECTURE}.{name}", default)
     if not isinstance(found, bool):
-        raise ValueError(f"{path} is a head whose {_ARCHITECTURE}.{name} must be true or false, and is {found!r:.60}")
+        raise UnusableFileError(
+            f"{path} is a head whose {_ARCHITECTURE}.{name} must be true or false, and is {found!r:.60}"
+        )
     return found

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from .catalog import shipped, tomllib
+from .gguf_values import text_in
 
 KINDS = ("model", "parallel", "eagle3", "mtp", "dflash", "dspark")
 _SIZE = "{size}"
+_MOST_NAMED = 1000  # characters of a name; a file may have any number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +34,11 @@ class Named:
     @classmethod
     def of(cls, values: Mapping[str, Any], file: str) -> Named:
         """Read the names from the metadata of a file and from the file's name."""
-        texts = [_text(values, f"general.{name}") for name in ("basename", "name", "base_model.0.name")]
-        names = " ".join(re.sub(r"[\s_]+", "-", text.lower()) for text in (*texts, file) if text)
-        size = _text(values, "general.size_label")
+        texts = [text_in(values, f"general.{name}") for name in ("basename", "name", "base_model.0.name")]
+        names = " ".join(re.sub(r"[\s_]+", "-", text[:_MOST_NAMED].lower()) for text in (*texts, file) if text)
+        size = text_in(values, "general.size_label")
         found = re.search(r"(?<![a-z0-9.])\d+(\.\d+)?[bm](-a\d+(\.\d+)?b)?(?![a-z0-9])", names)
-        return cls(_text(values, "general.architecture"), names, size or (found[0].upper() if found else ""))
+        return cls(text_in(values, "general.architecture"), names, size or (found[0].upper() if found else ""))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,8 +134,3 @@ def _family(entry: Mapping[str, Any]) -> Family:
         if draft.kind not in KINDS:
             raise ValueError(f"the kind {draft.kind!r}: use one of {', '.join(KINDS)}")
     return Family(entry["name"], entry["names"], tuple(entry.get("architectures", ())), drafts)
-
-
-def _text(values: Mapping[str, Any], name: str) -> str:
-    found = values.get(name)
-    return found.decode("utf-8", "replace") if isinstance(found, bytes) else ""

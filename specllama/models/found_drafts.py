@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import re
@@ -14,10 +13,10 @@ import numpy as np
 from . import catalog
 from .block_head_file import read_block_head
 from .families import KnownDraft, Named, family_of
-from .gguf_values import architecture_of, read_without_texts
+from .gguf_values import UnusableFileError, architecture_of, read_without_texts, text_in
 from .head_file import BESIDE, read_head, require_mtp
 from .head_kinds import MASK_TOKEN
-from .header_checks import largest
+from .header_checks import whole_number
 from .hub import HubName, on_disk
 from .loading import require_gguf, require_whole
 from .model_folders import model_files, size_of
@@ -90,6 +89,7 @@ class Survey:
         memory: the bytes of its weights and of a KV cache of 4,096 tokens.
         found: the drafts on this machine, the most promising one first.
         known: the drafts that are known for the family and are not on this machine.
+        left_out: the files on this machine that are damaged or cannot be read: for each path, why.
     """
 
     path: str
@@ -102,6 +102,7 @@ class Survey:
     memory: int
     found: tuple[FoundDraft, ...]
     known: tuple[KnownDraft, ...]
+    left_out: Mapping[str, str]
 
     @property
     def usable(self) -> tuple[FoundDraft, ...]:
@@ -120,10 +121,12 @@ def survey(path: str) -> Survey:
     target = _Target(path)
     require_whole(path)
     known = _known(target)
-    found = [*target.own_layer()]
+    found, left_out = [*target.own_layer()], {}
     for where, other in model_files(path):
-        with contextlib.suppress(ValueError, OSError):  # a damaged file is no draft
-            found += map(_if_whole, target.considered(other, where, known))
+        try:
+            found += target.considered(other, where, known)
+        except (UnusableFileError, OSError) as error:
+            left_out[other] = str(error)
     here = {one.draft_model for one in found}
     missing = [one for one in known if not one.in_model and _on_disk(one) not in here]
     missing += [one for one in known if one.in_model and not any(draft.kind == "mtp" for draft in found)]
@@ -138,6 +141,7 @@ def survey(path: str) -> Survey:
         memory=target.size + _cache_bytes(target.values),
         found=tuple(sorted(found, key=target.rank)),
         known=tuple(missing),
+        left_out=left_out,
     )
 
 
@@ -161,11 +165,10 @@ class _Target:
 
     @property
     def tokenizer(self) -> str:
-        said = (self.values.get(f"tokenizer.ggml.{name}") for name in ("model", "pre"))
-        return ", ".join(text.decode("utf-8", "replace") for text in said if isinstance(text, bytes))
+        return ", ".join(filter(None, (text_in(self.values, f"tokenizer.ggml.{name}") for name in ("model", "pre"))))
 
     def number(self, name: str) -> int:
-        return _number(self.values, name)
+        return whole_number(self.values, name)
 
     def own_layer(self) -> Iterator[FoundDraft]:
         """The MTP layers in the model's own file, if it has any."""
@@ -175,7 +178,7 @@ class _Target:
         why_not = None
         try:
             require_mtp(self.path)
-        except ValueError as error:
+        except UnusableFileError as error:
             why_not = str(error)
         share = layers / max(1, self.number("block_count"))
         cost = 1 / max(1, self.number("block_count"))
@@ -185,7 +188,7 @@ class _Target:
         """The draft that a file is for the model, if it is one.
 
         Raises:
-            ValueError: the file is damaged.
+            UnusableFileError: the file is damaged.
             OSError: the file cannot be read.
         """
         if os.path.realpath(path) == os.path.realpath(self.path):
@@ -193,10 +196,12 @@ class _Target:
         values, tokens = read_without_texts(path, until_tokens=True)
         kind = _kind_of_head(path, values)
         if kind is not None:
+            require_whole(path)
             yield from self._head(path, where, kind, values)
         elif tokens is not None and _writes(values) and 0 < (size := size_of(path)) < self.size:
             shared = self.shared.share(tokens)
             if shared is not None:
+                require_whole(path)
                 memory, cost = size + _cache_bytes(values), _read_of(values, size) / self.read
                 kind, why_not = "foreign" if shared.is_foreign else "model", None
                 if _is_parallel(path, values):
@@ -212,7 +217,7 @@ class _Target:
         size, why_not = size_of(path), None
         try:
             head = read_block_head(path) or read_state_head(path) or read_head(path)
-        except ValueError as error:
+        except UnusableFileError as error:
             head, why_not = None, str(error)
         if head is not None:
             try:
@@ -221,7 +226,7 @@ class _Target:
                     n_embd=self.number("embedding_length"),
                     n_vocab=self.tokens.count if self.tokens else 0,
                 )
-            except ValueError as error:
+            except UnusableFileError as error:
                 why_not = str(error)
         elif why_not is None:
             return  # an ordinary model whose name begins like that of a head
@@ -246,15 +251,6 @@ class _Target:
         return (draft.why_not is not None, unlikely, is_foreign, not is_head, not draft.is_of_name, of_kind, last)
 
 
-def _if_whole(draft: FoundDraft) -> FoundDraft:
-    """The draft. One whose download was cut off cannot be used."""
-    try:
-        require_whole(draft.draft_model)
-    except (ValueError, OSError) as error:
-        return dataclasses.replace(draft, why_not=draft.why_not or f"{error}; download it again")
-    return draft
-
-
 def _is_parallel(path: str, values: Mapping[str, Any]) -> bool:
     names = Named.of(values, os.path.basename(path)).names
     return MASK_TOKEN in values or _PARALLEL.search(names) is not None
@@ -262,10 +258,10 @@ def _is_parallel(path: str, values: Mapping[str, Any]) -> bool:
 
 def _trained_for(values: Mapping[str, Any], target: str) -> float | None:
     """The share of right tokens of a model that ``train-draft`` has trained for this target; None for other models."""
-    of_file, greedy = values.get("specllama.target.file"), values.get("specllama.acceptance.greedy")
-    if of_file != os.path.basename(target).encode() or not isinstance(greedy, np.ndarray) or not len(greedy):
+    of_file, greedy = text_in(values, "specllama.target.file"), values.get("specllama.acceptance.greedy")
+    if of_file != os.path.basename(target) or not isinstance(greedy, np.ndarray) or not len(greedy):
         return None
-    return float(greedy[0])
+    return float(greedy[0]) if 0 <= greedy[0] <= 1 else None
 
 
 def _usual(shared: Shared, known: KnownDraft | None) -> float:
@@ -327,7 +323,7 @@ def _why_no_target(values: Mapping[str, Any]) -> str | None:
     if _kind_of_head("", values):
         return f"it is a head ({architecture}), give the file of the model that it drafts for"
     causal = f"{architecture}.attention.causal"
-    metadata = {"general.architecture": architecture, causal: str(bool(values.get(causal, True))).lower()}
+    metadata = {"general.architecture": architecture, causal: str(values.get(causal) is not False).lower()}
     return why_no_writer(metadata, None, attention_type=-1)
 
 
@@ -342,13 +338,8 @@ def _without_type(name: str) -> str:
 
 
 def _writes(values: Mapping[str, Any]) -> bool:
-    name, is_model = architecture_of(values), values.get("general.type", b"model") == b"model"
+    name, is_model = architecture_of(values), text_in({"general.type": b"model", **values}, "general.type") == "model"
     return is_model and name not in ("", *NO_WRITERS) and f"{name}.pooling_type" not in values
-
-
-def _number(values: Mapping[str, Any], name: str) -> int:
-    found = largest(values, name)
-    return found if isinstance(found, int) else 0
 
 
 def _read_of(values: Mapping[str, Any], size: int) -> float:
@@ -356,14 +347,14 @@ def _read_of(values: Mapping[str, Any], size: int) -> float:
 
     In a mixture of experts it reads the used experts, and all other weights, which are estimated as 5 %.
     """
-    experts, used = _number(values, "expert_count"), _number(values, "expert_used_count")
+    experts, used = whole_number(values, "expert_count"), whole_number(values, "expert_used_count")
     return size * (0.05 + 0.95 * used / experts) if 0 < used < experts else size
 
 
 def _cache_bytes(values: Mapping[str, Any]) -> int:
     """The bytes of a KV cache of 4,096 tokens in 16 bits; 0 if the metadata that were read do not give its size."""
-    heads = _number(values, "attention.head_count_kv") or _number(values, "attention.head_count")
-    width = _number(values, "attention.key_length")
-    if not width and (of_queries := _number(values, "attention.head_count")):
-        width = _number(values, "embedding_length") // of_queries
-    return 2 * 2 * ROOM * _number(values, "block_count") * heads * width
+    heads = whole_number(values, "attention.head_count_kv") or whole_number(values, "attention.head_count")
+    width = whole_number(values, "attention.key_length")
+    if not width and (of_queries := whole_number(values, "attention.head_count")):
+        width = whole_number(values, "embedding_length") // of_queries
+    return 2 * 2 * ROOM * whole_number(values, "block_count") * heads * width

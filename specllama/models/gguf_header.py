@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import struct
 from pathlib import Path
 
-from .gguf_values import architecture_of, read_whole_header
-
-_MAGIC = b"GGUF"
-_VERSION = struct.Struct("<I")
+from .gguf_values import UnusableFileError, architecture_of, read_whole_header
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +35,7 @@ def read_header(path: str | os.PathLike[str]) -> GgufHeader:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is no GGUF file, has an unknown version, or is truncated.
+        UnusableFileError: it is no GGUF file, has an unknown version, or is truncated.
     """
     path = Path(path)
     if not path.exists():
@@ -47,23 +43,8 @@ def read_header(path: str | os.PathLike[str]) -> GgufHeader:
             f"{path} does not exist: check the path, or see `specllama pull --list` for model names"
         )
     if not path.is_file():
-        raise ValueError(f"{path} is not a file")
-    with path.open("rb") as file:
-        magic, version = file.read(len(_MAGIC)), file.read(_VERSION.size)
-    if magic != _MAGIC:
-        raise ValueError(f"{path} is not a GGUF file (it does not begin with the bytes {_MAGIC.decode()})")
-    if version in (b"\0\0\0\2", b"\0\0\0\3"):
-        raise ValueError(f"{path} is big-endian, for other processors: get the little-endian file, or convert it anew")
-    if len(version) == _VERSION.size and _VERSION.unpack(version)[0] not in (2, 3):
-        raise ValueError(
-            f"{path}: GGUF version {_VERSION.unpack(version)[0]} is not supported: convert the model anew (versions 2 "
-            "and 3 are)"
-        )
-    try:
-        values, tensors = read_whole_header(path)
-    except ValueError as error:
-        size = path.stat().st_size
-        raise ValueError(f"{path} is truncated or damaged: its header ends early (byte {size})") from error
+        raise UnusableFileError(f"{path} is not a file")
+    values, tensors = read_whole_header(path, texts=False)
     begin = min((tensor.offset for tensor in tensors.values()), default=0)
     num_elements = sum(tensor.size for tensor in tensors.values())
     kind, num_splits = values.get("general.type", b"model"), values.get("split.count", 1)

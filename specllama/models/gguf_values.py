@@ -19,24 +19,42 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from specllama.backend.folders import NOT_THERE
+
+from .tensor_types import bytes_of
+
+_MAGIC = b"GGUF"
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _LENGTH = struct.Struct("<Q")
 _KIND = struct.Struct("<I")
 _TOKENS = "tokenizer.ggml.tokens"
 _MOST_DIMENSIONS = 4  # GGML_MAX_DIMS
+_MOST_SHOWN = 60  # characters of a name
+# A header states how much of it there is. These limits bound the time for looking at a file that a user has not named.
+# The largest known header has a fifth of each: 260,000 tokens, 510,000 merges, and some thousand tensors.
+_MOST_BYTES = 1 << 26
+_MOST_PAIRS = 1 << 15  # also the most tensors
+_MOST_TEXTS = 1 << 21  # also the most numbers in an array
 
 _T = TypeVar("_T")
 
 
+class UnusableFileError(ValueError):
+    """A file cannot be used. The message names it, and says why.
+
+    All that reads a GGUF file raises this, or an OSError, and nothing else.
+    """
+
+
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """The place of a tensor in a file."""
+    """The place of a tensor in a file. All of it is within the file."""
 
     shape: tuple[int, ...]
-    """The sizes in ggml's order: the size of a row first."""
+    """The sizes in ggml's order: the size of a row first. There is at least one, and each is 1 or more."""
     kind: int
-    """The ggml_type."""
+    """The ggml_type, one of `tensor_types.TYPES`."""
     offset: int
     """The offset in the file in bytes."""
 
@@ -44,6 +62,11 @@ class StoredTensor:
     def size(self) -> int:
         """The number of elements."""
         return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """The number of bytes in the file."""
+        return bytes_of(self.kind, self.shape)
 
 
 def read_whole_header(
@@ -59,11 +82,28 @@ def read_whole_header(
         texts: whether arrays of texts are in the metadata. They take most of the time.
 
     Raises:
-        ValueError: the header is damaged.
+        UnusableFileError: the header is damaged, or the file has not all of its tensors.
         OSError: the file cannot be read.
     """
     with _mapped(path) as data:
-        return _Walk(data).whole(texts)
+        values, tensors = _Walk(data).whole(texts)
+    _require_within(path, tensors)
+    return values, tensors
+
+
+def _require_within(path: str | os.PathLike[str], tensors: Mapping[str, StoredTensor]) -> None:
+    """Check that all tensors lie within their file. A download may have been cut off.
+
+    Raises:
+        UnusableFileError: one does not.
+    """
+    size = os.path.getsize(path)
+    for name, tensor in tensors.items():
+        if (end := tensor.offset + tensor.num_bytes) > size:
+            raise UnusableFileError(
+                f"{path} is truncated or damaged: it has {size} bytes, and needs more than that: its tensor "
+                f"{name[:_MOST_SHOWN]} ends at byte {end}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,18 +119,17 @@ class StoredTexts:
         """The texts.
 
         Raises:
-            ValueError: the file is damaged.
+            UnusableFileError: the file is damaged.
             OSError: it cannot be read.
         """
         with _mapped(self.path) as data:
-            walk = _Walk(data, self.offset)
-            return [walk.text() for _ in range(self.count)]
+            return _Walk(data, self.offset).texts_of(self.count)
 
     def stored(self) -> bytes:
         """The texts as the file stores them, with their lengths. Equal texts give equal bytes, and this is much faster.
 
         Raises:
-            ValueError: the file is damaged.
+            UnusableFileError: the file is damaged.
             OSError: it cannot be read.
         """
         with _mapped(self.path) as data:
@@ -120,7 +159,7 @@ def read_without_texts(
         The metadata, and the tokens; None if there are none.
 
     Raises:
-        ValueError: the header is damaged.
+        UnusableFileError: the header is damaged.
         OSError: the file cannot be read.
     """
     with _mapped(path) as data:
@@ -146,27 +185,68 @@ def _behind_texts(data: mmap.mmap, at: int, count: int) -> int:
 
 @contextlib.contextmanager
 def _mapped(path: str | os.PathLike[str]) -> Iterator[mmap.mmap]:
-    """Map a file into memory. Errors of reading a header from it within the block become a ValueError.
+    """Map the beginning of a file into memory, which has its header. Errors of reading it name the file.
 
     Raises:
-        ValueError: the header is damaged.
+        UnusableFileError: the header is damaged, or is larger than any header.
         OSError: the file cannot be read.
     """
     if not os.path.isfile(path):  # opening a pipe would wait for ever
         raise FileNotFoundError(f"{path} is not a file: llama.cpp reads models from files only")
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        try:
-            yield data
-        except (struct.error, EOFError) as error:
-            raise ValueError(f"{path} is truncated or damaged: it ends within its header") from error
-        except (KeyError, OverflowError, MemoryError) as error:
-            raise ValueError(f"{path}: the header is damaged ({error!r})") from error
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        _require_known_form(path, file.read(8))
+        with mmap.mmap(file.fileno(), min(size, _MOST_BYTES), access=mmap.ACCESS_READ) as data:
+            try:
+                yield data
+            except (struct.error, EOFError, OverflowError) as error:  # OverflowError: of an offset
+                why = "" if size < _MOST_BYTES else f", or is larger than {_MOST_BYTES >> 20} MiB"
+                raise UnusableFileError(
+                    f"{path} is truncated or damaged: its header ends early (byte {size}){why}"
+                ) from error
+            except _HeaderError as error:
+                raise UnusableFileError(f"{path} is damaged: its header has {error}") from error
+
+
+class _HeaderError(Exception):
+    """A header states what cannot be."""
+
+
+def _require_known_form(path: str | os.PathLike[str], begins: bytes) -> None:
+    """Check the first eight bytes of a file: the magic and the version.
+
+    Raises:
+        UnusableFileError: it is no GGUF file, or has an unknown version.
+    """
+    magic, version = begins[:4], begins[4:]
+    if magic != _MAGIC:
+        raise UnusableFileError(f"{path} is not a GGUF file (it does not begin with the bytes {_MAGIC.decode()})")
+    if version in (b"\0\0\0\2", b"\0\0\0\3"):
+        raise UnusableFileError(
+            f"{path} is big-endian, for other processors: get the little-endian file, or convert it anew"
+        )
+    if len(version) == _KIND.size and _KIND.unpack(version)[0] not in (2, 3):
+        raise UnusableFileError(
+            f"{path}: GGUF version {_KIND.unpack(version)[0]} is not supported: convert the model anew (versions 2 and "
+            "3 are)"
+        )
+
+
+def text_in(values: Mapping[str, Any], name: str) -> str:
+    """A text of the metadata; empty if they do not have it as a text."""
+    found = values.get(name)
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else ""
 
 
 def architecture_of(values: Mapping[str, Any]) -> str:
     """llama.cpp's name of the architecture; empty if the metadata do not have it as a text."""
-    found = values.get("general.architecture")
-    return found.decode("utf-8", "replace") if isinstance(found, bytes) else ""
+    return text_in(values, "general.architecture")
+
+
+def tokens_in(values: Mapping[str, Any]) -> list[bytes]:
+    """The texts of all tokens; empty if the metadata do not have them as texts."""
+    found = values.get(_TOKENS)
+    return found if isinstance(found, list) else []
 
 
 def cached(read: Callable[[str], _T]) -> Callable[[str | os.PathLike[str]], _T | None]:
@@ -180,7 +260,7 @@ def cached(read: Callable[[str], _T]) -> Callable[[str | os.PathLike[str]], _T |
     def reader(path: str | os.PathLike[str]) -> _T | None:
         try:
             found = os.stat(path)
-        except (ValueError, OSError):
+        except NOT_THERE:
             return None
         return kept(os.fspath(path), found.st_mtime_ns, found.st_size)
 
@@ -193,30 +273,36 @@ def parts_of(path: str) -> list[str]:
     if found is None:
         return [path]
     begin, count = found.groups()
+    if not int(count):
+        return [path]
     return [f"{begin}-{number:05}-of-{count}.gguf" for number in range(1, int(count) + 1)]
 
 
-def stored(path: str | os.PathLike[str], tensor: StoredTensor, size: int) -> bytes:
-    """The first `size` bytes of a tensor.
+def stored(path: str | os.PathLike[str], tensor: StoredTensor) -> bytes:
+    """The bytes of a tensor.
 
     Raises:
-        ValueError: the file is too short.
+        UnusableFileError: the file has become shorter.
         OSError: the file cannot be read.
     """
     with open(path, "rb") as file:
         file.seek(tensor.offset)
-        found = file.read(size)
-    if len(found) < size:
-        raise ValueError(f"{path} is truncated")
+        found = file.read(tensor.num_bytes)
+    if len(found) < tensor.num_bytes:
+        raise UnusableFileError(f"{path} is truncated")
     return found
 
 
 class _Walk:
-    """Reads a mapped file once, from its first metadata to its tensors."""
+    """Reads a mapped file once, from its first metadata to its tensors.
+
+    Whatever the file states is checked here: no count is looped over, and no size is allocated, that cannot be.
+    """
 
     def __init__(self, data: mmap.mmap, at: int = 8) -> None:  # the magic and the version take 8 bytes
         self._data = data
         self._at = at
+        self._left = _MOST_TEXTS
         self.texts: dict[str, tuple[int, int]] = {}
         """The offset and the number of texts of each array that was skipped, by its name."""
 
@@ -224,52 +310,59 @@ class _Walk:
         (count,) = _LENGTH.unpack_from(self._data, self._at)
         values = self.pairs() if texts else self.pairs_without_texts(None)
         alignment = values.get("general.alignment", 32)
-        if not isinstance(alignment, int):
-            raise EOFError(f"general.alignment is {alignment!r:.60}")
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            raise _HeaderError(f"general.alignment {alignment!r:.60}")
         found = {}
-        for _ in range(count):
+        for _ in range(self._few(count, "tensors")):
             name = self.text().decode("utf-8", "replace")
-            if (num_dimensions := self._number("I")) > _MOST_DIMENSIONS:
-                raise EOFError(f"a tensor of {num_dimensions} dimensions")
-            shape = tuple(self._number("Q") for _ in range(num_dimensions))
-            found[name] = StoredTensor(shape, self._number("I"), self._number("Q"))
-        begin = -(-self._at // max(1, alignment)) * alignment
+            found[name] = self._tensor(name)
+        begin = -(-self._at // alignment) * alignment
         return values, {name: dataclasses.replace(one, offset=begin + one.offset) for name, one in found.items()}
 
+    def _tensor(self, name: str) -> StoredTensor:
+        """The next tensor, with its offset behind the header."""
+        if (num_dimensions := self._number("I")) > _MOST_DIMENSIONS:
+            raise _HeaderError(f"a tensor of {num_dimensions} dimensions")
+        shape = tuple(self._number("Q") for _ in range(num_dimensions)) or (1,)
+        kind, offset = self._number("I"), self._number("Q")
+        try:
+            bytes_of(kind, shape)
+        except ValueError as error:
+            raise _HeaderError(f"the tensor {name[:_MOST_SHOWN]} {error}") from None
+        return StoredTensor(shape, kind, offset)
+
     def pairs(self) -> dict[str, Any]:
-        self._number("Q")  # the number of tensors
         found = {}
-        for _ in range(self._number("Q")):
-            key = self.text().decode("utf-8", "replace")  # a key that llama.cpp does not know may be any bytes
-            found[key] = self._reader(self._number("I"))()
+        for key, kind in self._keys():
+            found[key] = self._value(kind)
         return found
 
     def pairs_without_texts(self, until: str | None) -> dict[str, Any]:
         """The metadata without arrays of texts. Stops at the array called `until`."""
-        self._number("Q")  # the number of tensors
         found = {}
-        for _ in range(self._number("Q")):
-            key, kind = self.text().decode("utf-8", "replace"), self._number("I")
+        for key, kind in self._keys():
             if kind == _ARRAY and _KIND.unpack_from(self._data, self._at)[0] == _STRING:
                 self._number("I")
-                count = self._number("Q")
-                if count > len(self._data):
-                    raise EOFError("an array is longer than the file")
+                count = self._many(self._number("Q"))
                 self.texts[key] = (self._at, count)
                 if key == until:
                     break
                 self._at = _behind_texts(self._data, self._at, count)
             else:
-                found[key] = self._reader(kind)()
+                found[key] = self._value(kind)
         return found
 
-    def _reader(self, kind: int) -> Callable[[], Any]:
+    def _keys(self) -> Iterator[tuple[str, int]]:
+        """Each name of the metadata, with the type of what follows and is to be read."""
+        self._number("Q")  # the number of tensors
+        for _ in range(self._few(self._number("Q"), "values")):
+            key = self.text().decode("utf-8", "replace")  # a key that llama.cpp does not know may be any bytes
+            yield key, self._number("I")
+
+    def _value(self, kind: int) -> Any:
         if kind == _STRING:
-            return self.text
-        if kind == _ARRAY:
-            return self._array
-        code = _SCALARS[kind]
-        return lambda: self._number(code)
+            return self.text()
+        return self._array() if kind == _ARRAY else self._number(_code_of(kind))
 
     def _number(self, code: str) -> Any:
         (value,) = struct.unpack_from("<" + code, self._data, self._at)
@@ -284,17 +377,36 @@ class _Walk:
             raise EOFError("a text ends behind the file")
         return self._data[self._at - length : self._at]
 
+    def texts_of(self, count: int) -> list[bytes]:
+        """The next `count` texts."""
+        return [self.text() for _ in range(count)]
+
     def _array(self) -> Any:
-        kind, count = self._number("I"), self._number("Q")
-        if count > len(self._data):
-            raise EOFError("an array is longer than the file")
+        kind, count = self._number("I"), self._many(self._number("Q"))
         if kind == _STRING:
-            return [self.text() for _ in range(count)]
+            return self.texts_of(count)
         if kind == _ARRAY:  # llama.cpp cannot read one, either
-            raise EOFError("an array of arrays")
-        size = struct.calcsize("<" + _SCALARS[kind]) * count
-        part = self._data[self._at : self._at + size]
-        if len(part) < size:
+            raise _HeaderError("an array of arrays")
+        code = _code_of(kind)
+        begin, self._at = self._at, self._at + struct.calcsize("<" + code) * count
+        if self._at > len(self._data):
             raise EOFError("an array ends behind the file")
-        self._at += size
-        return np.frombuffer(part, np.dtype(_SCALARS[kind]).newbyteorder("<"))
+        return np.frombuffer(self._data[begin : self._at], np.dtype(code).newbyteorder("<"))
+
+    def _few(self, count: int, what: str) -> int:
+        if count > _MOST_PAIRS:
+            raise _HeaderError(f"{count} {what}, and may have {_MOST_PAIRS}")
+        return count
+
+    def _many(self, count: int) -> int:
+        """A number of texts or numbers, which is taken from those that a header may have."""
+        self._left -= count
+        if self._left < 0:
+            raise _HeaderError(f"arrays of more than {_MOST_TEXTS} texts and numbers")
+        return count
+
+
+def _code_of(kind: int) -> str:
+    if kind not in _SCALARS:
+        raise _HeaderError(f"a value of the type {kind}, which does not exist")
+    return _SCALARS[kind]

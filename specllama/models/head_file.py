@@ -14,7 +14,16 @@ import numpy as np
 from specllama.backend.trial import WITHIN, tried
 from specllama.backend.trial_key import trial_key, with_neighbours
 
-from .gguf_values import StoredTensor, architecture_of, cached, parts_of, read_whole_header, stored
+from .gguf_values import (
+    StoredTensor,
+    UnusableFileError,
+    architecture_of,
+    cached,
+    parts_of,
+    read_whole_header,
+    stored,
+    tokens_in,
+)
 
 _OTHERS = {"gemma4-assistant": "Gemma 4's assistant"}
 _WITH_BLOCKS = "dflash"  # the module `block_head_file` reads this kind
@@ -64,13 +73,13 @@ class HeadFile:
             n_vocab: the number of tokens in the target's vocabulary.
 
         Raises:
-            ValueError: the head does not fit.
+            UnusableFileError: the head does not fit.
         """
         whose = f"the head {os.path.basename(self.path)} is for another target"
         require_width(self.path, self.hidden_size, n_embd)
         require_layers(self.path, self.layers, n_layer)
         if self.embedding_length != n_embd and not {"token_embd.weight", "output.weight"} <= self.tensors.keys():
-            raise ValueError(
+            raise UnusableFileError(
                 f"{whose}: it uses the target's token embeddings or output matrix, which are for states of {n_embd} "
                 f"numbers, and its own states have {self.embedding_length}"
             )
@@ -100,7 +109,7 @@ class MtpFile:
             n_vocab: not used.
 
         Raises:
-            ValueError: the head does not fit.
+            UnusableFileError: the head does not fit.
         """
         require_width(self.path, self.hidden_size, n_embd)
 
@@ -109,10 +118,10 @@ def require_layers(path: str, layers: Sequence[int], n_layer: int) -> None:
     """Check that a target with `n_layer` layers has the layers that a head reads.
 
     Raises:
-        ValueError: it does not have one of them.
+        UnusableFileError: it does not have one of them.
     """
     if not all(0 < layer < n_layer for layer in layers):
-        raise ValueError(
+        raise UnusableFileError(
             f"the head {os.path.basename(path)} is for another target: it reads the inputs of the layers "
             f"{', '.join(map(str, layers))}, and this target shows those of the layers 1 to {n_layer - 1}"
         )
@@ -131,30 +140,28 @@ def require_tokens(
         has_matrix: whether the head has an output matrix of its own.
 
     Raises:
-        ValueError: the head does not fit.
+        UnusableFileError: the head does not fit.
     """
     name = os.path.basename(path)
     if "token_embd.weight" in tensors and tensors["token_embd.weight"].shape[-1] < n_vocab:
-        raise ValueError(
+        raise UnusableFileError(
             f"the head {name} has embeddings of {tensors['token_embd.weight'].shape[-1]} tokens, and the target "
             f"has {n_vocab}"
         )
     said = tensors["d2t"].size if "d2t" in tensors else n_own
     if not has_matrix and said != n_vocab:
-        raise ValueError(
+        raise UnusableFileError(
             f"the head {name} drafts {said} tokens with the target's output matrix, which has {n_vocab} rows: it needs "
             "a matrix of its own"
         )
     if "d2t" not in tensors:
         return
     if tensors["d2t"].kind != _I64:
-        raise ValueError(f"the head {name} is damaged: d2t must be of 64-bit integers")
-    if not tensors["d2t"].size:
-        raise ValueError(f"the head {name} drafts no tokens: its d2t is empty; convert it anew")
-    ids = np.frombuffer(stored(path, tensors["d2t"], 8 * tensors["d2t"].size), "<i8")
+        raise UnusableFileError(f"the head {name} is damaged: d2t must be of 64-bit integers")
+    ids = np.frombuffer(stored(path, tensors["d2t"]), "<i8")
     most = min(n_vocab, n_own) - 1
     if not 0 <= ids.min() <= ids.max() <= most:
-        raise ValueError(
+        raise UnusableFileError(
             f"the head {name} drafts tokens from {ids.min()} to {ids.max()}, and the target has 0 to {most}: its d2t "
             "must have token ids of the target"
         )
@@ -164,10 +171,10 @@ def require_width(path: str, wanted: int, found: int) -> None:
     """Check the size of the hidden states that a head reads.
 
     Raises:
-        ValueError: the target's states have another size.
+        UnusableFileError: the target's states have another size.
     """
     if wanted != found:
-        raise ValueError(
+        raise UnusableFileError(
             f"the head {os.path.basename(path)} is for another target: it reads states of {wanted} numbers, and this "
             f"one's have {found}"
         )
@@ -182,26 +189,28 @@ def require_mtp(path: str) -> int:
         The number of MTP layers; 1 if the file cannot be read, which is reported when it is loaded.
 
     Raises:
-        ValueError: the file has no MTP layers, or llama.cpp cannot run them.
+        UnusableFileError: the file has no MTP layers, or llama.cpp cannot run them.
     """
     try:
         (values, _), *_ = parts = [read_whole_header(part) for part in parts_of(path)]
-    except (ValueError, OSError):
+    except (UnusableFileError, OSError):
         return 1  # loading the file will report what is wrong
     architecture = architecture_of(values)
     count = values.get(f"{architecture}.nextn_predict_layers", 0)
     if not isinstance(count, int) or count <= 0:
-        raise ValueError(f"{path} has no MTP layers: give a draft model's path, or draft_model='lookup' (-md lookup)")
+        raise UnusableFileError(
+            f"{path} has no MTP layers: give a draft model's path, or draft_model='lookup' (-md lookup)"
+        )
     found = sum(name.endswith(_OF_MTP) for _, tensors in parts for name in tensors)
     if not found:
-        raise ValueError(
+        raise UnusableFileError(
             f"{path} names MTP layers in its metadata, and does not have them: perhaps they are in another file"
         )
     if architecture in (_WITH_SEVERAL if count > 1 else _WITH_MTP) or os.environ.get(WITHIN) == _MTP_TRIAL:
         return min(count, found)
     reason = "alone in a file" if any(_is_mtp(tensors) for _, tensors in parts) else _why_no_mtp(path)
     if reason:
-        raise ValueError(
+        raise UnusableFileError(
             f"{path} has {count} MTP layers of the architecture {architecture}, which llama.cpp cannot run ({reason}): "
             "give a draft model's path, or draft_model='lookup' (-md lookup)"
         )
@@ -247,15 +256,15 @@ def read_head(path: str) -> HeadFile | MtpFile | None:
         None if the file is a model, or no whole GGUF file. Loading it will report what is wrong.
 
     Raises:
-        ValueError: it is a head of another kind, or its description is incomplete.
+        UnusableFileError: it is a head of another kind, or its description is incomplete.
     """
     try:
         values, tensors = read_whole_header(path)
-    except (ValueError, OSError):
+    except (UnusableFileError, OSError):
         return None
     architecture = architecture_of(values)
     if architecture in _OTHERS:
-        raise ValueError(
+        raise UnusableFileError(
             f"{path} is a head of the kind {_OTHERS[architecture]}: of heads, those of EAGLE-3, DFlash, DFlash2 and "
             "DSpark are supported"
         )
@@ -268,13 +277,15 @@ def read_head(path: str) -> HeadFile | MtpFile | None:
     require_types(path, tensors)
     layers = np.asarray(values.get("eagle3.target_layers", []))
     if layers.shape != (_LAYERS,) or layers.dtype.kind not in "iu":
-        raise ValueError(f"{path} is a head that must name {_LAYERS} layers of its target (eagle3.target_layers)")
+        raise UnusableFileError(
+            f"{path} is a head that must name {_LAYERS} layers of its target (eagle3.target_layers)"
+        )
     return HeadFile(
         path=path,
         layers=tuple(int(layer) for layer in layers),
         hidden_size=number_in(path, values, "eagle3.target_hidden_size"),
         embedding_length=number_in(path, values, "eagle3.embedding_length"),
-        n_vocab=len(values.get("tokenizer.ggml.tokens", [])),
+        n_vocab=len(tokens_in(values)),
         tensors=tensors,
     )
 
@@ -283,11 +294,11 @@ def number_in(path: str, values: Mapping[str, Any], name: str) -> int:
     """A number in the metadata of a head's file.
 
     Raises:
-        ValueError: it is missing, or no number.
+        UnusableFileError: it is missing, or no number.
     """
     found = values.get(name)
     if not isinstance(found, int) or isinstance(found, bool):
-        raise ValueError(f"{path} is a head whose {name} must be a number, and is {found!r:.60}")
+        raise UnusableFileError(f"{path} is a head whose {name} must be a number, and is {found!r:.60}")
     return found
 
 
@@ -301,7 +312,7 @@ def require_turns(path: str, values: Mapping[str, Any], architecture: str, *, sa
         same_values: whether its values must have the size of its keys.
 
     Raises:
-        ValueError: llama.cpp would crash at an assertion with these sizes.
+        UnusableFileError: llama.cpp would crash at an assertion with these sizes.
     """
     width = number_in(path, values, f"{architecture}.embedding_length")
     heads = values.get(f"{architecture}.attention.head_count")
@@ -309,18 +320,18 @@ def require_turns(path: str, values: Mapping[str, Any], architecture: str, *, sa
     if not isinstance(heads, int) or not isinstance(of_keys, int):
         return  # arrays with a number for each layer: llama.cpp checks the shapes of the tensors
     if not 0 < of_keys <= heads <= width or heads % of_keys:
-        raise ValueError(
+        raise UnusableFileError(
             f"{path} is a head with impossible sizes: {heads} attention heads, {of_keys} heads for keys, width {width}"
         )
     size = values.get(f"{architecture}.attention.key_length", width // heads)
     turned = values.get(f"{architecture}.rope.dimension_count", size)
     of_values = values.get(f"{architecture}.attention.value_length", width // heads)
-    if same_values and of_values != size:
-        raise ValueError(
+    if same_values and not np.array_equal(of_values, size):
+        raise UnusableFileError(
             f"{path} is a head with keys of {size!r:.60} numbers and values of {of_values!r:.60}: they must be alike"
         )
     if isinstance(size, int) and isinstance(turned, int) and not (0 < turned <= size and turned % 2 == 0):
-        raise ValueError(
+        raise UnusableFileError(
             f"{path} is a head whose rope.dimension_count is {turned}: it must be even, and from 2 to {size}, the size "
             "of its attention heads"
         )
@@ -330,12 +341,12 @@ def require_types(path: str, tensors: Mapping[str, StoredTensor]) -> None:
     """Check the types of a head's tensors. llama.cpp has multiplications for some types, and null pointers for others.
 
     Raises:
-        ValueError: a tensor has a type that cannot be multiplied.
+        UnusableFileError: a tensor has a type that cannot be multiplied.
     """
     for name, tensor in tensors.items():
         is_matrix = len(tensor.shape) == _DIMENSIONS_OF_MATRICES
         if name != "d2t" and (tensor.kind in _NEVER_WEIGHTS or not (is_matrix or tensor.kind == _F32)):
-            raise ValueError(
+            raise UnusableFileError(
                 f"{path} is a head whose {name} has type {tensor.kind}: vectors must be F32, and matrices floats or "
                 "quantized"
             )

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 
 from . import catalog
-from .gguf_values import StoredTensor, architecture_of, read_whole_header
+from .gguf_values import StoredTensor, UnusableFileError, architecture_of, read_whole_header, text_in
 from .head_file import is_head
 from .weights_digest import Digest
 
 _MOST_LAYERS = 512  # LLAMA_MAX_LAYERS
 _MOST_EXPERTS = 1024  # LLAMA_MAX_EXPERTS
 _SCALINGS = (b"none", b"linear", b"yarn", b"longrope")
-_WITH_BYTES = (b"llama", b"t5")  # tokenizers that write unknown characters as tokens of single bytes
+_WITH_BYTES = ("llama", "t5")  # tokenizers that write unknown characters as tokens of single bytes
 _BYTE = 6  # LLAMA_TOKEN_TYPE_BYTE
-_WORD_PIECE = b"bert"
-_AROUND_TEXTS: dict[bytes, dict[str, int | None]] = {
+_WORD_PIECE = "bert"
+_AROUND_TEXTS: dict[str, dict[str, int | None]] = {
     _WORD_PIECE: {"bos": 101, "seperator": 102},
-    b"gemma4": {"bos": None},
+    "gemma4": {"bos": None},
 }
 """For each tokenizer, the tokens that it puts around every text, and their default ids if it has any."""
 _NEVER_MULTIPLIED = {24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64"}
@@ -53,7 +53,7 @@ def require_sound(path: str, *, as_head: bool = False, overrides: Mapping[str, A
     """
     try:
         values, tensors = read_whole_header(path)
-    except (ValueError, OSError):
+    except (UnusableFileError, OSError):
         return None  # llama.cpp refuses the file; then the reason is found
     if is_head(values, tensors) and not as_head:
         raise ValueError(f"{path} is a head, and no model: give its path as draft_model (-md) of its target")
@@ -86,6 +86,12 @@ def largest(values: Mapping[str, Any], name: str) -> int | float:
     if isinstance(found, np.ndarray):
         return int(found.max(initial=0)) if found.dtype.kind in "iu" else 0
     return found if isinstance(found, (int, float)) else 0  # llama.cpp refuses any other type itself
+
+
+def whole_number(values: Mapping[str, Any], name: str) -> int:
+    """The same, but 0 also if it is no whole number."""
+    found = largest(values, name)
+    return found if isinstance(found, int) else 0
 
 
 def _wrong_epsilons(values: Mapping[str, Any]) -> Iterable[str]:
@@ -130,7 +136,7 @@ def _wrong_tokens(values: Mapping[str, Any]) -> Iterable[str]:
         twice = [token for token, count in collections.Counter(tokens).items() if count > 1 and token]
         if twice:
             yield f"its vocabulary has the token {_shown(twice[0])} twice"
-    model = values.get("tokenizer.ggml.model")
+    model = text_in(values, "tokenizer.ggml.model")
     kinds = values.get("tokenizer.ggml.token_type")
     if model in (*_WITH_BYTES, _WORD_PIECE) and isinstance(kinds, np.ndarray):
         for token in np.flatnonzero(kinds[: len(tokens)] == _BYTE):
@@ -139,7 +145,7 @@ def _wrong_tokens(values: Mapping[str, Any]) -> Iterable[str]:
                 yield f"{said}, and a vocabulary of this kind has no bytes"
             elif not re.fullmatch(rb"<0x[0-9A-F]{2}>", tokens[token]):
                 yield f"{said}, and not the form <0x41>"
-    if model != b"llama":
+    if model != "llama":
         return
     without = [byte for byte in range(256) if b"<0x%02X>" % byte not in known]
     missing = [byte for byte in without if bytes([byte]) not in known]
@@ -148,11 +154,11 @@ def _wrong_tokens(values: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _missing_tokens(values: Mapping[str, Any]) -> Iterable[str]:
-    tokens, model = values.get("tokenizer.ggml.tokens"), values.get("tokenizer.ggml.model")
-    if not isinstance(tokens, list) or not isinstance(model, bytes):
+    tokens, model = values.get("tokenizer.ggml.tokens"), text_in(values, "tokenizer.ggml.model")
+    if not isinstance(tokens, list):
         return
     around = _AROUND_TEXTS.get(model, {})
-    if model == b"t5" and values.get("tokenizer.ggml.add_bos_token"):
+    if model == "t5" and values.get("tokenizer.ggml.add_bos_token") is True:
         around = {"bos": None}
     for name, default in around.items():
         given = values.get(f"tokenizer.ggml.{name}_token_id", default)

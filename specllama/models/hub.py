@@ -5,12 +5,16 @@ The files are in the hub's own cache (``HF_HOME``), which all programs share tha
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fnmatch
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
+
+from specllama.backend.folders import NOT_THERE, files_in, folders_in
 
 _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(:(?P<wanted>[^:]+))?")
 _PREFERRED = ("Q4_K_M", "Q4_0", "Q8_0")  # for names without a type: llama.cpp's default, then types that are fast here
@@ -18,6 +22,7 @@ _PART = re.compile(r"-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$", re.IGNORECA
 _NO_MODEL = re.compile(r"(^|/)(mmproj|mtp-|eagle3-|dflash-|dspark-|imatrix)|mmproj|imatrix", re.IGNORECASE)
 """Files beside models that are no models: readers of images, heads, and importance matrices."""
 _MOST_NAMED = 12
+_MOST_DEEP = 6  # levels of folders in a repository
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +88,8 @@ class HubName:
 def on_disk(name: HubName) -> Path | None:
     """The file of a model, or the first of its parts; None if the hub's cache does not have all of it."""
     for folder in _snapshots(hub_cache() / f"models--{name.repo.replace('/', '--')}"):
-        files = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
         try:
-            parts = name.chosen(files)
+            parts = name.chosen([*_files_of(folder)])
         except ValueError:
             continue
         if len(parts) == _num_parts(parts[0]):
@@ -95,16 +99,19 @@ def on_disk(name: HubName) -> Path | None:
 
 def all_on_disk() -> Iterator[tuple[str, Path, int]]:
     """All models in the hub's cache: the name, the file or the first of its parts, and the size in bytes."""
-    for repository in sorted(hub_cache().glob("models--*--*")):
+    for repository in map(Path, folders_in(hub_cache())):
+        if not fnmatch.fnmatchcase(repository.name, "models--*--*"):
+            continue
         org, _, repo = repository.name.removeprefix("models--").partition("--")
         seen = set()
         for folder in _snapshots(repository):
-            files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.gguf"))}
+            files = _files_of(folder)
             for file, path in files.items():
                 parts = [other for other in files if _PART.sub("", other) == _PART.sub("", file)]
                 if file not in seen and parts[0] == file and len(parts) == _num_parts(file):
                     seen.add(file)
-                    yield f"{org}/{repo}:{file}", path, sum(files[part].stat().st_size for part in parts)
+                    with contextlib.suppress(*NOT_THERE):  # it was deleted meanwhile
+                        yield f"{org}/{repo}:{file}", path, sum(files[part].stat().st_size for part in parts)
 
 
 def _has_type(name: str, file_type: str) -> bool:
@@ -120,13 +127,25 @@ def hub_cache() -> Path:
     """The folder of the hub's cache. Importing the hub's library would take much longer than this."""
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if os.environ.get(name):
-            return Path(os.path.expandvars(os.environ[name])).expanduser()
+            return Path(os.path.expanduser(os.path.expandvars(os.environ[name])))
     user = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME", os.path.join(user, "huggingface"))
-    return Path(os.path.expandvars(home)).expanduser() / "hub"
+    return Path(os.path.expanduser(os.path.expandvars(home))) / "hub"
 
 
 def _snapshots(repository: Path) -> list[Path]:
     """The folders of a repository's versions, the newest first."""
-    folders = [folder for folder in repository.glob("snapshots/*") if folder.is_dir()]
-    return sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True)
+    return sorted(map(Path, folders_in(repository / "snapshots")), key=_changed, reverse=True)
+
+
+def _files_of(version: Path) -> dict[str, Path]:
+    """The GGUF files in the folder of a version, by their names in the repository."""
+    return {
+        Path(path).relative_to(version).as_posix(): Path(path) for path in files_in(version, ".gguf", depth=_MOST_DEEP)
+    }
+
+
+def _changed(folder: Path) -> float:
+    with contextlib.suppress(*NOT_THERE):
+        return folder.stat().st_mtime
+    return 0.0

@@ -23,7 +23,7 @@ from specllama.backend.streams import show
 
 from . import catalog
 from .gguf_header import read_header
-from .gguf_values import parts_of, read_whole_header
+from .gguf_values import UnusableFileError, parts_of, read_whole_header
 from .header_checks import require_sound
 from .opening_checks import lora_errors
 from .state_head_file import ARCHITECTURES
@@ -123,14 +123,11 @@ def require_whole(path: str) -> None:
     """Check that a model's files are as long as their headers say. A download may have been cut off.
 
     Raises:
-        ValueError: a file is too short, or its header is damaged.
+        UnusableFileError: a file is too short, or its header is damaged.
         OSError: a file cannot be read.
     """
     for part in parts_of(path):
-        _, tensors = read_whole_header(part, texts=False)
-        size, last = os.path.getsize(part), max((tensor.offset for tensor in tensors.values()), default=0)
-        if last > size:
-            raise ValueError(f"{part} is truncated or damaged: it has {size} bytes, and needs more than {last}")
+        read_whole_header(part, texts=False)
 
 
 def why_no_context(errors: Sequence[str], smaller: str) -> str:
@@ -148,7 +145,7 @@ def why_no_context(errors: Sequence[str], smaller: str) -> str:
 def _reason(path: str, errors: list[str]) -> str:
     try:
         header = read_header(path)
-    except ValueError as error:
+    except UnusableFileError as error:
         return f"{error}; {catalog.remedy(path)}"
     if header.kind == "adapter":
         return "it is a LoRA adapter and not a model; load the base model and pass this file as lora_path"
@@ -158,7 +155,7 @@ def _reason(path: str, errors: list[str]) -> str:
     reason = errors[0] if errors else "llama.cpp gave no reason; run again with verbose=True"
     if header.num_splits > 1:
         return f"{reason}; its {header.num_splits} parts must be in one folder, with their original names"
-    return f"{reason}; {catalog.remedy(path)}" if "corrupted or incomplete" in reason else reason
+    return reason
 
 
 class _Here(threading.local):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from .gguf_values import parts_of
+
+ELSEWHERE = "name a file on another disk with --output"
+HEADER_ROOM = 64 << 20
+"""Bytes for the vocabulary and padding, besides the weights."""
 
 
 def require_free_place(output: Path, sources: Iterable[str | os.PathLike[str]]) -> None:
@@ -31,6 +36,24 @@ def require_free_place(output: Path, sources: Iterable[str | os.PathLike[str]]) 
         raise ValueError(f"the output {output} is a folder: name a file in it")
     if output.exists() and not output.is_file():  # a device, for example, must not be replaced
         raise ValueError(f"the output {output} is no file: name another one with --output")
+
+
+def require_room(output: Path, needed: int) -> None:
+    """Check that a new file fits onto its disk.
+
+    Args:
+        output: the file, in a folder that exists.
+        needed: its size in bytes.
+
+    Raises:
+        OSError: it does not fit.
+    """
+    free = shutil.disk_usage(output.parent).free
+    if free < needed:
+        raise OSError(
+            f"making {output.name} needs {needed / 1e9:.2f} GB in {output.parent}, where {free / 1e9:.2f} GB are free: "
+            f"make room, or {ELSEWHERE}"
+        )
 
 
 def make_folder(folder: Path) -> None:

@@ -19,8 +19,8 @@ from specllama.warn import warn
 
 from .cache_types import CACHE_TYPES, values_of_block
 from .gguf_header import read_header
-from .gguf_values import StoredTensor, architecture_of, read_whole_header
-from .header_checks import overridden, problems
+from .gguf_values import StoredTensor, UnusableFileError, architecture_of, read_whole_header
+from .header_checks import overridden, problems, whole_number
 
 _POSITIONS = "position_embd.weight"  # [n_embd, n_ctx_train]
 _N_CTX_STEP = 256  # llama.cpp rounds the size of a context up to a multiple of this
@@ -105,7 +105,7 @@ def n_ctx_with_positions(path: str | os.PathLike[str], n_ctx: int, *, is_asked: 
 
 def _header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
     """The file's metadata and tensors; empty if the file is damaged, which is reported when it is loaded."""
-    with contextlib.suppress(ValueError, OSError):
+    with contextlib.suppress(UnusableFileError, OSError):
         return read_whole_header(path)
     return {}, {}
 
@@ -182,11 +182,9 @@ def _check_cache_type(path: str, name: str, kwargs: Mapping[str, Any], kind: str
 def _head_sizes(path: str, overrides: Mapping[str, Any] | None, kind: str) -> Iterator[int]:
     """The sizes of the model's attention heads, for keys or for values."""
     values = overridden(_header(path)[0], overrides)
-    prefix = architecture_of(values)
-    heads = np.atleast_1d(values.get(f"{prefix}.attention.head_count", 0)).max(initial=0)
-    named = values.get(f"{prefix}.attention.{kind}_length")
-    yield int(named if named is not None else values.get(f"{prefix}.embedding_length", 0) // heads if heads else 0)
-    yield int(values.get(f"{prefix}.attention.{kind}_length_swa", 0))
+    heads = whole_number(values, "attention.head_count")
+    yield whole_number(values, f"attention.{kind}_length") or whole_number(values, "embedding_length") // max(1, heads)
+    yield whole_number(values, f"attention.{kind}_length_swa")
 
 
 def _check_numbers(kwargs: Mapping[str, Any]) -> None:
@@ -212,8 +210,8 @@ def _checked_lora(lora: Any) -> str:
         raise TypeError(f"lora_path={lora!r:.100} must be the path of a LoRA adapter")
     try:
         header = read_header(lora)
-    except (FileNotFoundError, ValueError) as error:
-        raise ValueError(f"lora_path: {error}; give the path of a LoRA adapter in a .gguf file") from None
+    except (UnusableFileError, OSError) as error:
+        raise ValueError(f"lora_path: {error}; give the path of a LoRA adapter in a .gguf file, complete") from None
     if header.kind != "adapter":
         raise ValueError(
             f"lora_path={os.fspath(lora)!r} is a {header.kind or 'file'} and no LoRA adapter: give an adapter's file"
@@ -235,8 +233,6 @@ def lora_errors(reasons: list[str]) -> Iterator[None]:
     def check(adapter: Any, *_: Any) -> Any:
         if not adapter:
             why = reasons[0] if reasons else "llama.cpp gave no reason"
-            if "corrupted or incomplete" in why:
-                raise ValueError(f"the LoRA adapter of lora_path is damaged: {why}; get it again")
             raise ValueError(f"the LoRA adapter of lora_path does not fit this model: {why}")
         return adapter
 

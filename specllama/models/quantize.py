@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -13,17 +12,18 @@ from specllama.backend.child import python_command
 from specllama.backend.cpu import usable_cores
 
 from .catalog import FILE_TYPES, Model, catalog, parse_file_type, remedy, resolve, retype
+from .contents import CHILD, contents_of, planned
 from .gguf_header import GgufHeader, read_header
-from .new_file import make_folder, require_free_place
+from .gguf_values import UnusableFileError
+from .new_file import ELSEWHERE, HEADER_ROOM, make_folder, require_free_place, require_room
 from .state_head_file import ARCHITECTURES
 
-_CHILD = "from specllama.models._quantize_worker import main; sys.exit(main(sys.argv[1:]))"
 Progress = Callable[[str, int, int], None]
 """A function that is told the step, how many tensors are done, and how many there are."""
+Note = Callable[[str], None]
+"""A function that is told what the new file will consist of, and what it consists of."""
 _FEWER = 0.5  # bits per weight: types whose difference is smaller count as equally good
 _WHOLE = 16  # bits per weight: a file with as many has lost nothing of the original
-_ELSEWHERE = "name a file on another disk with --output"
-_HEADER_ROOM = 64 << 20  # bytes for the vocabulary and padding besides the weights
 
 
 class QuantizeError(RuntimeError):
@@ -72,11 +72,15 @@ def quantize(
     output: str | os.PathLike[str] | None = None,
     threads: int = 0,
     on_progress: Progress | None = None,
+    on_note: Note | None = None,
 ) -> Path:
     """Write a model with another type.
 
     The file gets its name only when it is complete. A model that is quantized already is converted, which cannot
     restore what it has lost: F16 made from Q4_K_M computes the same function as Q4_K_M.
+
+    llama.cpp takes other types than the one that was asked for where a row is not of whole blocks of that type. What
+    the file will consist of is said before, and what it consists of afterwards.
 
     Args:
         model: a GGUF file, or the catalog name of a downloaded model.
@@ -84,6 +88,7 @@ def quantize(
         output: the file to write; None for `default_output`. An existing file is replaced.
         threads: the number of threads; 0 for all cores.
         on_progress: is told the progress.
+        on_note: is told the types of the tensors and their size.
 
     Returns:
         The path of the new file.
@@ -102,8 +107,10 @@ def quantize(
     destination = default_output(model, canonical) if output is None else Path(output)
     require_free_place(destination, [source])
     make_folder(destination.parent)
-    needed = int(header.num_elements * FILE_TYPES[canonical] / 8) + _HEADER_ROOM
-    _require_space(destination, needed)
+    plan = planned(source, [canonical])[canonical]
+    require_room(destination, plan.size + HEADER_ROOM)
+    if on_note is not None and (fallback := plan.fallback(canonical)) is not None:
+        on_note(f"{fallback}: {plan}")
     handle, name = tempfile.mkstemp(prefix=f".{destination.name}.", suffix=".partial", dir=destination.parent)
     os.close(handle)
     temporary = Path(name)
@@ -111,10 +118,13 @@ def quantize(
         _run_worker(source, temporary, canonical, threads, on_progress)
         if read_header(temporary).num_tensors != header.num_tensors:
             raise QuantizeError(f"llama.cpp wrote a file with another number of tensors than {source} has")
+        made = contents_of(temporary)
         temporary.chmod(source.stat().st_mode & 0o777)
         os.replace(temporary, destination)
     finally:
         temporary.unlink(missing_ok=True)
+    if on_note is not None:
+        on_note(f"{destination.name} has {made}")
     return destination
 
 
@@ -130,7 +140,10 @@ def check_model(path: Path) -> GgufHeader:
     Raises:
         FileNotFoundError, ValueError: it cannot.
     """
-    header = read_header(path)
+    try:
+        header = read_header(path)
+    except UnusableFileError as error:
+        raise ValueError(f"{error}; {remedy(os.fspath(path))}") from None
     if header.num_splits > 1:
         raise ValueError(f"{path} is one of {header.num_splits} parts: merge them first (`llama-gguf-split --merge`)")
     if header.architecture in ARCHITECTURES.values():
@@ -143,17 +156,8 @@ def check_model(path: Path) -> GgufHeader:
     return header
 
 
-def _require_space(destination: Path, needed: int) -> None:
-    free = shutil.disk_usage(destination.parent).free
-    if free < needed:
-        raise OSError(
-            f"making {destination.name} needs {needed / 1e9:.2f} GB in {destination.parent}, where {free / 1e9:.2f} GB "
-            f"are free: make room, or {_ELSEWHERE}"
-        )
-
-
 def _run_worker(source: Path, destination: Path, file_type: str, threads: int, on_progress: Progress | None) -> None:
-    command = python_command(_CHILD, str(source), str(destination), file_type, str(threads or usable_cores()))
+    command = python_command(CHILD, str(source), str(destination), file_type, str(threads or usable_cores()))
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8"
@@ -172,7 +176,5 @@ def _run_worker(source: Path, destination: Path, file_type: str, threads: int, o
             lines = [line.strip() for line in errors.read().splitlines() if line.strip(" \t=")]
             reason = lines[-1] if lines else f"its process ended with code {process.returncode}"
             if "iostream error" in reason:  # C++ does not say why a file cannot be written
-                reason += f"; make room in {destination.parent}, or {_ELSEWHERE}"
-            elif "corrupted or incomplete" in reason:
-                reason += f"; {remedy(os.fspath(source))}"
+                reason += f"; make room in {destination.parent}, or {ELSEWHERE}"
             raise QuantizeError(f"llama.cpp could not quantize {source} to {file_type}: {reason}")

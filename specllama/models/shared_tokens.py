@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import re
 
-from .gguf_values import StoredTexts, read_without_texts
+from .gguf_values import StoredTexts, UnusableFileError, read_without_texts
 from .written_tokens import written_tokens
 
 NEARLY_EQUAL = 0.9
@@ -52,7 +52,7 @@ class SharedTokens:
             None if it has too few to draft.
 
         Raises:
-            ValueError: the file is damaged.
+            UnusableFileError: the file is damaged.
             OSError: it cannot be read.
         """
         key = (other.count, other.beginning(_SAMPLE))
@@ -106,5 +106,5 @@ def have_same_tokens(one: str, other: str) -> bool:
         if ours is None or theirs is None or ours.count != theirs.count:
             return False
         return ours.stored() == theirs.stored()
-    except (ValueError, OSError):
+    except (UnusableFileError, OSError):
         return False

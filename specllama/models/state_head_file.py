@@ -9,12 +9,22 @@ import dataclasses
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .gguf_values import StoredTensor, architecture_of, cached, parts_of, read_whole_header, read_without_texts, stored
+from .gguf_values import (
+    StoredTensor,
+    UnusableFileError,
+    architecture_of,
+    cached,
+    parts_of,
+    read_whole_header,
+    read_without_texts,
+    stored,
+    text_in,
+    tokens_in,
+)
 from .head_file import number_in, require_tokens, require_width
 from .head_kinds import OF_THE_FINAL_STATE
 
@@ -62,11 +72,11 @@ class StateHeadFile:
             n_vocab: the number of tokens in the target's vocabulary.
 
         Raises:
-            ValueError: the head does not fit.
+            UnusableFileError: the head does not fit.
         """
         require_width(self.path, self.hidden_size, n_embd)
         if self.n_vocab != n_vocab:
-            raise ValueError(
+            raise UnusableFileError(
                 f"the head {os.path.basename(self.path)} is for another target: that has {self.n_vocab} tokens, and "
                 f"this one {n_vocab}"
             )
@@ -79,12 +89,12 @@ class StateHeadFile:
             target: the target's file.
 
         Raises:
-            ValueError: it has another one, or its header is damaged.
+            UnusableFileError: it has another one, or its header is damaged.
             OSError: the file cannot be read.
         """
-        tokens = read_whole_header(parts_of(target)[0])[0].get("tokenizer.ggml.tokens")
-        if self.vocabulary and isinstance(tokens, list) and vocabulary_hash(tokens) != self.vocabulary:
-            raise ValueError(
+        tokens = tokens_in(read_whole_header(parts_of(target)[0])[0])
+        if self.vocabulary and tokens and vocabulary_hash(tokens) != self.vocabulary:
+            raise UnusableFileError(
                 f"the head {os.path.basename(self.path)} is for another target: its tokens are not those of "
                 f"{os.path.basename(target)}"
             )
@@ -93,41 +103,37 @@ class StateHeadFile:
         """A vector as an array [n].
 
         Raises:
-            ValueError: there is no such tensor, or its type is not F32.
+            UnusableFileError: there is no such tensor, or its type is not F32.
         """
         tensor = self.tensor(name)
         if tensor.kind != _F32:
-            raise ValueError(f"{self.path} is a head whose {name} has type {tensor.kind}: vectors must be F32")
-        return np.frombuffer(stored(self.path, tensor, 4 * tensor.size), "<f4").astype(np.float32)
+            raise UnusableFileError(f"{self.path} is a head whose {name} has type {tensor.kind}: vectors must be F32")
+        return np.frombuffer(stored(self.path, tensor), "<f4").astype(np.float32)
 
     def tokens(self) -> npt.NDArray[np.int32]:
         """The token of each row of the output matrix, as an array [rows]. It is empty if row i is token i."""
         if "d2t" not in self.tensors:
             return np.empty(0, np.int32)
-        tensor = self.tensors["d2t"]
-        return np.frombuffer(stored(self.path, tensor, 8 * tensor.size), "<i8").astype(np.int32)
+        return np.frombuffer(stored(self.path, self.tensors["d2t"]), "<i8").astype(np.int32)
 
     def tensor(self, name: str) -> StoredTensor:
         """The place of a tensor in the file.
 
         Raises:
-            ValueError: there is no such tensor.
+            UnusableFileError: there is no such tensor.
         """
         if name not in self.tensors:
-            raise ValueError(f"{self.path} is a head that is damaged: it has no {name}")
+            raise UnusableFileError(f"{self.path} is a head that is damaged: it has no {name}")
         return self.tensors[name]
 
 
 def mapped(path: str, tensor: StoredTensor) -> npt.NDArray[np.uint8]:
-    """The bytes of a file from a tensor on, up to the end of the file. Later tensors may be among them.
+    """The bytes of a tensor, mapped into memory.
 
     Raises:
-        ValueError: the file ends before the tensor begins.
+        OSError: the file cannot be read.
     """
-    size = os.path.getsize(path)
-    if tensor.offset >= size:
-        raise ValueError(f"{path} is damaged: it ends before its tensors do")
-    return np.memmap(path, np.uint8, "r", tensor.offset, (size - tensor.offset,))
+    return np.memmap(path, np.uint8, "r", tensor.offset, (tensor.num_bytes,))
 
 
 @cached
@@ -138,23 +144,24 @@ def read_state_head(path: str) -> StateHeadFile | None:
         None if the file is something else, or no whole GGUF file.
 
     Raises:
-        ValueError: its description is incomplete or out of range.
+        UnusableFileError: its description is incomplete or out of range.
     """
     try:
         architecture = architecture_of(read_without_texts(path, until_tokens=True)[0])
         if architecture not in _KINDS:
             return None
         values, tensors = read_whole_header(path)
-    except (ValueError, OSError):
+    except (UnusableFileError, OSError):
         return None
 
     def number(name: str, least: int, most: int) -> int:
         found = number_in(path, values, f"{architecture}.{name}")
         if not least <= found <= most:
-            raise ValueError(f"{path} is a head whose {architecture}.{name} is {found}: it must be {least} to {most}")
+            raise UnusableFileError(
+                f"{path} is a head whose {architecture}.{name} is {found}: it must be {least} to {most}"
+            )
         return found
 
-    vocabulary: Any = values.get("specllama.target.vocabulary", b"")
     return StateHeadFile(
         path=path,
         kind=_KINDS[architecture],
@@ -162,6 +169,6 @@ def read_state_head(path: str) -> StateHeadFile | None:
         num_places=number("place_count", 1, _MOST_PLACES),
         num_layers=number("layer_count", 0, _MOST_LAYERS),
         n_vocab=number("vocab_size", 1, 1 << 26),
-        vocabulary=vocabulary.decode("ascii", "replace") if isinstance(vocabulary, bytes) else "",
+        vocabulary=text_in(values, "specllama.target.vocabulary"),
         tensors=tensors,
     )

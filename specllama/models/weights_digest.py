@@ -50,7 +50,7 @@ class Digest:
 
         Raises:
             OSError: a file cannot be read.
-            ValueError: another part of a split file is damaged.
+            UnusableFileError: another part of a split file is damaged.
         """
         files = {self._path: self._tensors}
         for part in parts_of(self._path):
@@ -80,7 +80,7 @@ def digest_of_file(path: str) -> str:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is damaged.
+        UnusableFileError: the file is damaged.
     """
     return Digest(path, *read_whole_header(path)).digest()
 

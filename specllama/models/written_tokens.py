@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 
-from .gguf_values import read_without_texts
+from .gguf_values import UnusableFileError, read_without_texts, text_in
 
-_BYTE_LEVEL = b"gpt2"
+_BYTE_LEVEL = "gpt2"
 _OF_TEXT = (1, 4, 6)  # llama.cpp's types of tokens: normal, defined by the user, byte
 _BETWEEN = "\u2028"  # a character that is in no token
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
@@ -30,17 +30,17 @@ def written_tokens(path: str) -> frozenset[str]:
     Special tokens and padding write nothing and are left out. A vocabulary of 100,000 tokens takes about 0.1 seconds.
 
     Raises:
-        ValueError: the file is damaged, or has no tokens.
+        UnusableFileError: the file is damaged, or has no tokens.
         OSError: the file cannot be read.
     """
     values, tokens = read_without_texts(path)
     if tokens is None:
-        raise ValueError(f"{path} has no tokens")
+        raise UnusableFileError(f"{path} has no tokens")
     texts, kinds = tokens.read(), values.get("tokenizer.ggml.token_type")
     if isinstance(kinds, np.ndarray) and len(kinds) == len(texts):
         texts = [text for text, is_text in zip(texts, np.isin(kinds, _OF_TEXT).tolist(), strict=True) if is_text]
     joined = _BETWEEN.join(text.decode("utf-8", "replace") for text in texts)
-    if values.get("tokenizer.ggml.model") == _BYTE_LEVEL:
+    if text_in(values, "tokenizer.ggml.model") == _BYTE_LEVEL:
         return frozenset(joined.translate(_BYTES).split(_BETWEEN)) - {""}
     written = joined.replace("▁", " ").encode().decode("latin-1").split(_BETWEEN.encode().decode("latin-1"))
     return frozenset(

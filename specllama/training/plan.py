@@ -106,7 +106,9 @@ def plan_of(
     return Plan(tokens, seconds_of(tokens))
 
 
-def require_room(shape: AnyShape, n_vocab: int, plan: Plan, share: float, free: int, cells: int) -> tuple[int, int]:
+def require_room_to_train(
+    shape: AnyShape, n_vocab: int, plan: Plan, share: float, free: int, cells: int
+) -> tuple[int, int]:
     """Check that disk and memory are large enough.
 
     Args:

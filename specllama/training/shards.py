@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from specllama.backend.folders import files_in
+
 from .work import replacing
 
 if TYPE_CHECKING:
@@ -123,7 +125,7 @@ def write_shards(
 
 def shard_paths(folder: Path) -> list[Path]:
     """The shards in a folder, always in one order."""
-    return sorted(folder.glob("*.npz"))
+    return [Path(path) for path in files_in(folder, ".npz")]
 
 
 def examples(path: Path) -> Iterator[tuple[int, Example]]:

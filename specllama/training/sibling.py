@@ -16,7 +16,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from specllama.models.gguf_values import architecture_of, read_whole_header
+from specllama.models.gguf_values import architecture_of, read_whole_header, text_in, tokens_in
+from specllama.models.header_checks import largest, whole_number
 
 from .head import AnyHead
 from .target import Target, read_target
@@ -128,11 +129,11 @@ def read_sibling(path: str, target: Target) -> SiblingStart:
             f"{path} has {why}, which cannot be trained: take a small model of the architectures "
             f"{', '.join(_TURNS_HALVES)}"
         )
-    scaling = values.get(f"{architecture}.rope.scaling.type", b"none")
-    turned = int(values.get(f"{architecture}.rope.dimension_count", model.head_size))
-    if scaling != b"none" or turned != model.head_size:
+    scaling = text_in(values, f"{architecture}.rope.scaling.type") or "none"
+    turned = whole_number(values, "rope.dimension_count") or model.head_size
+    if scaling != "none" or turned != model.head_size:
         raise ValueError(f"{path} has rotary positions that are scaled or partial, which cannot be trained")
-    own, theirs = values["tokenizer.ggml.tokens"], read_whole_header(target.path)[0]["tokenizer.ggml.tokens"]
+    own, theirs = tokens_in(values), tokens_in(read_whole_header(target.path)[0])
     common = min(len(own), len(theirs))
     if own[:common] != theirs[:common]:
         raise ValueError(f"{path} has other tokens than {target.path}: take a small model of the target's family")
@@ -141,8 +142,8 @@ def read_sibling(path: str, target: Target) -> SiblingStart:
             f"{path} has {model.num_weights:,} weights, and {target.path} has {target.num_weights:,}: a draft must be "
             "smaller than the model that it drafts for, at most a third of it (--draft)"
         )
-    epsilon = float(values.get(f"{architecture}.attention.layer_norm_rms_epsilon", 1e-5))
-    return SiblingStart(model, epsilon, float(values.get(f"{architecture}.rope.freq_base", 10_000.0)))
+    epsilon = float(largest(values, "attention.layer_norm_rms_epsilon") or 1e-5)
+    return SiblingStart(model, epsilon, float(largest(values, "rope.freq_base") or 10_000.0))
 
 
 class Learning(nn.Module):

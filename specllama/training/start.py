@@ -144,7 +144,7 @@ def _shape(path: str, values: Mapping[str, Any], n_rows: int) -> Shape:
 
     def number(name: str, default: Any) -> Any:
         found = values.get(f"eagle3.{name}", default)
-        if not isinstance(found, (int, float)):
+        if not isinstance(found, (int, float) if isinstance(default, float) else int):
             raise ValueError(f"{path} is a head whose {name} must be a number, and is {found!r:.60}")
         return found
 
@@ -179,8 +179,16 @@ def _require_known(
         raise ValueError(f"the head {name} norms the states before it reads them, and cannot be trained further")
     if "token_embd.weight" in weights:
         raise ValueError(f"the head {name} has token embeddings of its own, and cannot be trained further")
-    if shape.n_head % shape.n_head_kv or not weights.keys() >= {f"{there}.weight" for there in _needed()}:
+    is_whole = weights.keys() >= {f"{there}.weight" for there in _needed()}
+    if shape.n_head_kv < 1 or shape.n_head % shape.n_head_kv or not is_whole or not _has_sizes(weights, shape):
         raise ValueError(f"the head {name} is damaged: its sizes or its tensors are not those of an EAGLE-3 head")
+
+
+def _has_sizes(weights: Mapping[str, npt.NDArray[np.float32]], shape: Shape) -> bool:
+    """Whether the matrices have the sizes that the metadata state: room for these is taken before they are read."""
+    d, q, kv = shape.n_embd, shape.n_head * shape.head_size, shape.n_head_kv * shape.head_size
+    sizes = {"attn_q": (q, 2 * d), "attn_k": (kv, 2 * d), "ffn_up": (shape.n_ff, d), "ffn_down": (d, shape.n_ff)}
+    return all(weights[f"blk.0.{name}.weight"].shape == size for name, size in sizes.items())
 
 
 def _needed() -> set[str]:

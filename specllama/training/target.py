@@ -9,12 +9,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specllama.models.gguf_values import StoredTensor, architecture_of, parts_of, read_whole_header, stored
+from specllama.models.gguf_values import (
+    StoredTensor,
+    architecture_of,
+    parts_of,
+    read_whole_header,
+    stored,
+    tokens_in,
+)
 from specllama.models.state_head_file import vocabulary_hash
 from specllama.models.weights_digest import Digest
 
 from .torch_here import require_gguf_package
 
+_F32 = 0  # a ggml_type
 _HEAD_SIZE = 64  # numbers in an attention head, for a target whose file does not say it
 _FEW = 8  # a model with fewer layers than this shows other ones to its head
 _N_CTX = 4096  # tokens of the trained context, for a target whose file does not say it
@@ -94,19 +102,26 @@ class Target:
         return self._rows(name, np.arange(self.shape_of(name)[0]))
 
     def vector(self, name: str) -> npt.NDArray[np.float32] | None:
-        """A vector, such as the weights of a norm; None if there is none of this name."""
+        """A vector, such as the weights of a norm; None if there is none of this name.
+
+        Raises:
+            ValueError: it is of another type than F32.
+        """
         if name not in self._tensors:
             return None
         path, tensor = self._tensors[name]
-        return np.frombuffer(stored(path, tensor, 4 * tensor.size), "<f4").astype(np.float32)
+        if tensor.kind != _F32:
+            raise ValueError(
+                f"{path} has a vector {name} of another type than F32: train with another file of this model"
+            )
+        return np.frombuffer(stored(path, tensor), "<f4").astype(np.float32)
 
     def _rows(self, name: str, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         gguf = require_gguf_package()
         path, tensor = self._tensors[name]
         kind = gguf.GGMLQuantizationType(tensor.kind)
-        block, size = gguf.GGML_QUANT_SIZES[kind]
-        of_row = tensor.shape[0] // block * size
-        data = np.memmap(path, np.uint8, "r", tensor.offset, (tensor.shape[1], of_row))
+        num_rows, _ = self.shape_of(name)
+        data = np.memmap(path, np.uint8, "r", tensor.offset, (num_rows, tensor.num_bytes // num_rows))
         rows = np.ascontiguousarray(data[tokens])
         try:
             found: npt.NDArray[np.float32] = gguf.quants.dequantize(_viewed(rows, kind, gguf), kind)
@@ -149,10 +164,10 @@ def read_target(path: str) -> Target:
         numbers = np.atleast_1d(np.asarray(found))
         return int(numbers.max()) if numbers.size and numbers.dtype.kind in "iu" else default
 
-    tokens = values.get("tokenizer.ggml.tokens")
+    tokens = tokens_in(values)
     # The last layers may be for MTP. They are no part of the model that writes.
     n_embd, n_layer = number("embedding_length", 0), number("block_count", 0) - number("nextn_predict_layers", 0)
-    if not isinstance(tokens, list) or "token_embd.weight" not in tensors or n_embd < 2 or n_layer < 2:
+    if not tokens or "token_embd.weight" not in tensors or n_embd < 2 or n_layer < 2:
         raise ValueError(f"{path} is no language model that a head can be trained for: it needs tokens, and two layers")
     n_head = number("attention.head_count", 0) or max(1, n_embd // _HEAD_SIZE)
     head_size = number("attention.key_length", n_embd // n_head)

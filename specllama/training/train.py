@@ -19,7 +19,8 @@ from specllama.engine.hidden import FINAL
 from specllama.models import catalog
 from specllama.models.head_file import head_beside
 from specllama.models.head_kinds import EAGLE3, OF_A_SMALL_MODEL, OF_THE_FINAL_STATE, PARALLEL, TRAINED
-from specllama.models.new_file import make_folder, require_free_place
+from specllama.models.model_folders import size_of
+from specllama.models.new_file import HEADER_ROOM, make_folder, require_free_place, require_room
 
 from .progress import SILENT, Progress
 from .start import AnyStart, read_start
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from specllama.llama import Llama
 
     from .head import AnyShape
-    from .plan import Plan, Rates
+    from .plan import Rates
 
 _N_CTX, _LONGEST_PROMPT = 1024, 2048
 _TRIED = 4096  # the most tokens of text that are written to measure the speed
@@ -193,9 +194,8 @@ def trained(
     make_folder(destination.parent)
     with work.alone():
         work.write("output", output_of)
-        training = _Training(
-            target, budget, work, text, begun, kind, destination, threads or default_threads(), progress
-        )
+        copied, threads = 0 if small is None else size_of(small), threads or default_threads()
+        training = _Training(target, budget, work, text, begun, kind, destination, copied, threads, progress)
         yield training.run()
         work.remove()
         if left := work.unfinished():
@@ -276,11 +276,14 @@ class _Training:
         start: AnyStart | None,
         kind: str,
         destination: Path,
+        copied: int,
         threads: int,
         progress: Progress,
     ) -> None:
+        """Args: copied: the bytes of the small model that learns, most of which are copied; 0 for none."""
         self._target, self._budget, self._work, self._given, self._start = target, budget, work, text, start
         self._kind, self._destination, self._threads, self._progress = kind, destination, threads, progress
+        self._copied = copied
         self._device = device_of_training()
         use_threads(threads)
 
@@ -293,6 +296,7 @@ class _Training:
             self._progress.note(
                 f"going on with the training that was begun before: {plan['num_tokens']} tokens of text"
             )
+            self._require_room_for_output(plan["num_tokens"])
         if self._work.read("written") is None:
             self._write(plan)
         texts = self._texts(plan)
@@ -468,7 +472,7 @@ class _Training:
             ValueError, OSError, MemoryError: time, disk or memory is too small.
         """
         from .fit import recipe_of
-        from .plan import plan_of, require_room
+        from .plan import plan_of, require_room_to_train
 
         self._progress.note("measuring how fast the model writes, reads and learns here")
         begun = time.monotonic()
@@ -476,7 +480,9 @@ class _Training:
         budget, spent, recipe = self._budget, (time.monotonic() - begun) / 3600.0, recipe_of(self._kind)
         plan = plan_of(rates, hours=budget.hours, spent=spent, tokens=budget.tokens, have=have, recipe=recipe)
         free = self._work.free()
-        disk, memory = require_room(self._shape(plan), self._target.n_vocab, plan, rates.share, free, recipe.most_cells)
+        shape = self._shape(plan.num_tokens)
+        disk, memory = require_room_to_train(shape, self._target.n_vocab, plan, rates.share, free, recipe.most_cells)
+        self._require_room_for_output(plan.num_tokens)
         write, read, fit = (f"{one:.0f} s" if one < 90.0 else f"{one / 60.0:.0f} min" for one in plan.seconds)
         self._progress.note(
             f"{plan.num_tokens} tokens of text: about {write} of writing ({rates.written:.0f} tokens/s), "
@@ -492,11 +498,21 @@ class _Training:
         self._work.write("plan", found)
         return found
 
-    def _shape(self, plan: Plan) -> AnyShape:
+    def _require_room_for_output(self, num_tokens: int) -> None:
+        """Check that the draft fits onto the disk of its output, which may be another one than that of the training.
+
+        Raises:
+            OSError: it does not fit.
+        """
+        shape = self._shape(num_tokens)
+        weights = shape.num_trained + shape.num_frozen + shape.n_rows * shape.n_embd
+        require_room(self._destination, self._copied + weights * 17 // 16 + HEADER_ROOM)  # a number takes 8.5 bits
+
+    def _shape(self, num_tokens: int) -> AnyShape:
         from .fit import shape_of
         from .plan import num_rows
 
-        return shape_of(self._kind, self._target, num_rows(self._target.n_vocab, plan.num_tokens), self._start)
+        return shape_of(self._kind, self._target, num_rows(self._target.n_vocab, num_tokens), self._start)
 
     def _rates(self) -> tuple[Rates, int]:
         """The measured speeds, and the number of tokens of text after measuring."""

@@ -14,6 +14,7 @@ from typing import Any
 import filelock
 
 from specllama.backend.cache import cache_dir, read_json, write_json
+from specllama.backend.folders import files_in, folders_in
 
 _PARTIAL = ".partial"
 
@@ -66,8 +67,8 @@ class Work:
                     "for it"
                 ) from None
         try:
-            for left in self.folder.rglob(f".*{_PARTIAL}"):  # files of a process that was killed
-                left.unlink()
+            for left in files_in(self.folder, _PARTIAL, depth=1):  # files of a process that was killed
+                os.unlink(left)
             yield
         finally:
             lock.release()
@@ -96,12 +97,16 @@ class Work:
     def unfinished(self) -> list[Path]:
         """The folders of other trainings for this target, which were begun and never ended."""
         target = self.folder.name.partition("-")[0]
-        found = self.folder.parent.glob(f"{target}-*")
-        return sorted(one for one in found if one.is_dir() and one != self.folder and any(one.iterdir()))
+        found = [Path(one) for one in folders_in(self.folder.parent)]
+        return [one for one in found if one.name.startswith(f"{target}-") and one != self.folder and _has_files(one)]
 
     def remove(self) -> None:
         """Delete the folder. The text stays: it is small, took long to write, and serves later trainings."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _has_files(folder: Path) -> bool:
+    return next(files_in(folder, depth=1), None) is not None
 
 
 @contextlib.contextmanager

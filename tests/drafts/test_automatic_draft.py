@@ -92,7 +92,8 @@ def test_a_file_that_was_cut_off_is_not_taken(target: Path, small: Path, capsys:
     keep_costs(target, FLAT, small, 0.1 * survey(str(target)).found[0].cost / 2)
     whole = small.read_bytes()
     small.write_bytes(whole[: len(whole) // 2])
-    assert taken(target) == "lookup"
+    with pytest.warns(UserWarning, match=r"'auto' leaves small\.gguf out: .* is truncated or damaged"):
+        assert taken(target) == "lookup"
     assert cli.main(["drafts", str(target)]) == 0
     assert "cannot be used: " in (out := capsys.readouterr().out)
     assert f"{small} is truncated or damaged: it has {len(whole) // 2} bytes, and needs more than" in out
@@ -169,7 +170,7 @@ def test_no_header_is_read_once_it_is_decided(target: Path, small: Path, surveys
     assert len(surveys) == 1
     changes: list[Callable[[], Any]] = [
         lambda: shutil.copy(small, target.with_name("new.gguf")),
-        lambda: target.with_name("new.gguf").write_bytes(b"GGUF"),
+        lambda: target.with_name("new.gguf").write_bytes(target.read_bytes() + b"more"),
         lambda: target.with_name("new.gguf").unlink(),
     ]
     for number, change in enumerate(changes, start=2):
@@ -200,6 +201,12 @@ def damaged(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
         pytest.param(lambda path: damaged(path, lambda found: found["paying"][0].update(more=1)), id="more"),
         pytest.param(
             lambda path: damaged(path, lambda found: found.update(measured={"a": {"ratio": 1}})), id="measured"
+        ),
+        pytest.param(
+            lambda path: damaged(
+                path, lambda found: found.update(measured={"a": {"ratio": 10**400, "error": 0, "identity": [0, 0]}})
+            ),
+            id="huge",
         ),
     ],
 )
@@ -257,9 +264,8 @@ def test_longer_contexts_need_more_memory(target: Path, small: Path, monkeypatch
 
 
 def test_what_cannot_be_opened_does_not_keep_the_target_from_it(target: Path, small: Path) -> None:
-    """Its header is whole, and its weights are not."""
-    with small.open("r+b") as file:
-        file.truncate(small.stat().st_size - 64)
+    """Its header is whole, and llama.cpp finds something wrong."""
+    small.write_bytes(small.read_bytes().replace(b"blk.0.ffn_up.weight", b"blk.0.ffn_xx.weight"))
     remember(survey(str(target)), {str(small): (1.5, 0.02)})
     with pytest.warns(UserWarning, match=r"'auto' looks up the text, because small\.gguf cannot be opened: "):
         llm = specllama.Llama(str(target), draft_model="auto", verbose=False, **SETTINGS)

@@ -124,7 +124,7 @@ def test_what_would_end_the_process(
 ) -> None:
     change, why = DAMAGED[name]
     found = attempt(written(tmp_path / "head.gguf", change, monkeypatch))
-    assert re.match(f"ValueError: .*{why}", found), found
+    assert re.match(f"(UnusableFile|Value)Error: .*{why}", found), found
 
 
 @forks
@@ -159,7 +159,7 @@ def test_flipped_bytes_end_no_process(attempt: Callable[[Path], str], tmp_path: 
         (tmp_path / "flipped.gguf").write_bytes(data)
         found.append(attempt(tmp_path / "flipped.gguf"))
     kinds = {what.partition(":")[0] for what in found}
-    assert kinds == {"ok", "ValueError"}, found
+    assert kinds <= {"ok", "ValueError", "UnusableFileError"}, found
 
 
 def test_a_head_that_llama_cpp_has_opened(tiny_files: TinyFiles) -> None:

@@ -320,7 +320,7 @@ def test_what_else_is_wrong_with_a_file_has_its_own_advice(
     without_size = damaged("without_size", lambda w: w.add_context_length(0))
     for kwargs, why in (
         ({"model": swapped}, "is big-endian, for other processors"),
-        ({"lora_path": cut}, "the LoRA adapter of lora_path is damaged: .*; get it again"),
+        ({"lora_path": cut}, r"lora_path: .*cut\.gguf is truncated or damaged: it has"),
         ({"lora_path": tiny_files.lora, "vocab_only": True}, "lora_path .* leave it out with vocab_only=True"),
         ({"model": first}, "No such file or directory.*; its 2 parts must be in one folder"),
         ({"draft": first}, "No such file or directory.*; its 2 parts must be in one folder"),

@@ -11,12 +11,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-SHOWN_BY = ("warn", "_warn", "warn_once", "warning", "error", "fail")
+SHOWN_BY = ("warn", "_warn", "warn_once", "warning", "error", "fail", "goes_on")
 """Functions and methods that show a text to the user, or log it."""
 
 REASONS = (
     *("fallback_reason", "why_no_rollback", "why_no_writer", "_reason", "_keep", "without_home"),
-    *("on_threads", "on_noise", "on_fallbacks", "on_differences"),
+    *("fallback", "on_threads", "on_noise", "on_fallbacks", "on_differences"),
     *("problems", "untested", "notes", "_notes", "that_fit"),
 )
 """Functions whose texts end up in a warning, an error or a remark behind a result."""

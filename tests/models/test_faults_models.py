@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="Windows does not let go of a file that is open")
 AGAIN = "get it again from where it came"
+SHORT = "bytes, and needs more than that: its tensor "
 
 
 def _keep(path: Path, count: int) -> None:
@@ -42,8 +43,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut in the magic": (lambda path: _keep(path, 3), f"it begins with b'GGU' instead of b'GGUF'; {AGAIN}"),
     "cut behind the magic": (lambda path: _keep(path, 4), f"its header ends early (byte 4); {AGAIN}"),
     "cut in the header": (lambda path: _keep(path, 2000), f"its header ends early (byte 2000); {AGAIN}"),
-    "cut in the weights": (lambda path: _keep(path, 60_000), f"corrupted or incomplete; {AGAIN}"),
-    "cut at the end": (lambda path: _keep(path, path.stat().st_size - 1), f"corrupted or incomplete; {AGAIN}"),
+    "cut in the weights": (lambda path: _keep(path, 60_000), SHORT),
+    "cut at the end": (lambda path: _keep(path, path.stat().st_size - 1), SHORT),
     "garbage": (lambda path: path.write_bytes(b"nothing" * 9000), f"b'noth' instead of b'GGUF'; {AGAIN}"),
     "zeros": (lambda path: path.write_bytes(b"GGUF" + bytes(50_000)), "GGUF version 0 is not supported"),
     "a folder": (lambda path: _replace(path, Path.mkdir), "is a directory: give the path of a .gguf file in it"),
@@ -74,6 +75,7 @@ def test_a_damaged_file_is_named_and_a_whole_one_works_again(
     assert err.count("\n") == 1
     assert "model.gguf" in err
     assert message in err
+    assert message != SHORT or AGAIN in err
     if model.is_dir():
         model.rmdir()
     shutil.copy(tiny_files.target, model)

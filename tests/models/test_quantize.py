@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
+import re
 import shutil
 import struct
 import sys
@@ -11,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gguf
+import llama_cpp
 import pytest
 
 import specllama
 from specllama import cli
-from specllama.models import catalog, quantize
+from specllama.models import catalog, new_file, quantize
+from specllama.models.contents import contents_of, planned
 from specllama.models.gguf_header import read_header
 from specllama.models.quantize import QuantizeError
 
@@ -69,7 +73,7 @@ def test_every_type_is_known_to_llama_cpp(file_type: str) -> None:
 def test_sizes_are_enough_for_the_space_check(model: Path) -> None:
     for file_type in ("F16", "Q8_0", "Q4_0", "Q4_0_PURE"):
         path = quantize.quantize(model, file_type, threads=1)
-        needed = read_header(model).num_elements * catalog.FILE_TYPES[file_type] / 8 + quantize._HEADER_ROOM
+        needed = read_header(model).num_elements * catalog.FILE_TYPES[file_type] / 8 + new_file.HEADER_ROOM
         assert path.stat().st_size <= needed
 
 
@@ -124,7 +128,7 @@ def test_catalog_names(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("not_gguf", "is not a GGUF file"),
         ("deep_medusa", "is a head of specllama's own form .specllama-medusa., which llama.cpp does not quantize"),
         ("lora", "holds no language model \\(general.type is 'adapter'\\)"),
-        ("truncated", "could not quantize .*truncated.gguf to F16: .*(corrupted or incomplete|truncated|failed)"),
+        ("truncated", "truncated.gguf is truncated or damaged: it has .* bytes, and needs more than that"),
     ],
 )
 def test_bad_models(tiny_files: TinyFiles, tmp_path: Path, name: str, message: str) -> None:
@@ -185,7 +189,7 @@ def test_a_name_that_is_not_utf_8_is_not_given_to_a_new_file(model: Path, capsys
 def test_a_file_that_was_cut_off_is_to_be_got_again(model: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(model.read_bytes()[:-400])
-    with pytest.raises(QuantizeError, match="corrupted or incomplete; get it again"):
+    with pytest.raises(ValueError, match=r"cut\.gguf is truncated or damaged: .*; get it again"):
         quantize.quantize(cut, "F16", threads=1)
 
 
@@ -202,7 +206,7 @@ def test_interrupt_leaves_nothing(model: Path) -> None:
 
 
 def test_failure_keeps_the_old_file(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantize, "_CHILD", "import specllama_has_no_such_module")
+    monkeypatch.setattr(quantize, "CHILD", "import specllama_has_no_such_module")
     old = tmp_path / "old.gguf"
     old.write_bytes(b"old")
     with pytest.raises(QuantizeError, match="No module named"):
@@ -211,11 +215,71 @@ def test_failure_keeps_the_old_file(model: Path, tmp_path: Path, monkeypatch: py
 
 
 def test_full_disk(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantize, "_HEADER_ROOM", 1 << 60)
+    monkeypatch.setattr(quantize, "HEADER_ROOM", 1 << 60)
     with pytest.raises(OSError, match=r"making tiny-f16\.gguf needs"):
         quantize.quantize(model, "F16")
     with pytest.raises(OSError, match=r"make room, or name a file on another disk with --output$"):
         quantize.quantize(model, "F16", output=model.with_name("other.gguf"))
+
+
+# --- what is made ---------------------------------------------------------------------------------------------------
+
+
+PLANS = pytest.mark.skipif(
+    not hasattr(llama_cpp.llama_model_quantize_default_params(), "dry_run"), reason="this llama.cpp cannot plan"
+)
+
+
+@PLANS
+def test_what_will_be_made_is_said_before_and_after(model: Path, tmp_path: Path) -> None:
+    """Rows of 32 numbers are no whole blocks of 256: llama.cpp takes larger types."""
+    plans = planned(model, ["F16", "Q8_0", "Q4_0", "Q4_K_M", "Q2_K"])
+    for file_type, plan in plans.items():
+        notes: list[str] = []
+        path = quantize.quantize(model, file_type, threads=1, output=tmp_path / "new.gguf", on_note=notes.append)
+        made = contents_of(path)
+        assert (made.counts, made.size) == (plan.counts, plan.size)
+        found: dict[str, int] = {}
+        for tensor in gguf.GGUFReader(path).tensors:
+            found[tensor.tensor_type.name] = found.get(tensor.tensor_type.name, 0) + 1
+        assert made.counts == found
+        assert notes[-1] == f"new.gguf has {made}"
+        assert all(f"{name} ({count})" in notes[-1] for name, count in found.items())
+        is_odd = file_type != "F16"
+        assert len(notes) == 1 + is_odd
+        if is_odd:
+            numbers = {"Q4_K_M": "256 .* rows of 32", "Q2_K": "256 .* rows of 32"}.get(file_type, "32 .* rows of 48")
+            assert re.match(f"{file_type} stores {numbers}", notes[0])
+            assert str(plan) in notes[0]
+    assert plans["Q4_K_M"].counts.keys() >= {"Q5_0", "Q8_0"}
+    assert "Q4_K" not in plans["Q4_K_M"].counts
+
+
+@pytest.mark.long
+def test_the_space_check_counts_what_will_be_made(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an older llama.cpp it is estimated."""
+    exact = planned(model, ["Q4_K_M", "Q8_0", "IQ4_XS"])
+    monkeypatch.setattr("specllama.models.contents._said_by_llama_cpp", lambda *_: {})
+    for file_type, estimated in planned(model, exact).items():
+        assert exact[file_type].size <= estimated.size <= 2.2 * exact[file_type].size
+        assert estimated.odd == exact[file_type].odd
+    named = collections.namedtuple("named", "total used free")
+    free = exact["Q4_K_M"].size + new_file.HEADER_ROOM - 1
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: named(1, 1, free))
+    with pytest.raises(OSError, match=r"making .* needs"):
+        quantize.quantize(model, "Q4_K_M", threads=1)
+
+
+def test_as_draft_counts_all_types_first(
+    model: Path, tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specllama.evidence.draft_types.CANDIDATES", ("Q4_0", "Q4_K_M"))
+    monkeypatch.setattr(quantize, "quantize", lambda *_, **__: pytest.fail("a type was made"))
+    named = collections.namedtuple("named", "total used free")
+    free = 2 * new_file.HEADER_ROOM
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: named(1, 1, free))
+    assert cli.main(["quantize", str(model), "--as-draft", str(tiny_files.target), "-t", "1"]) == 1
+    assert "making drafts needs 0.13 GB" in capsys.readouterr().err
 
 
 # --- the header reader ----------------------------------------------------------------------------------------------

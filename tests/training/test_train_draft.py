@@ -221,6 +221,42 @@ def test_ctrl_c_says_how_to_go_on(
     assert_is_a_head(other)
 
 
+@pytest.mark.parametrize("fails", ["gain_of", "fastest_type", "survey", "remember", "a loop of links"])
+def test_what_follows_the_training_ends_no_command(
+    model: Path,
+    cache: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    fails: str,
+) -> None:
+    """The head is kept and its path printed, and what could not be done is said."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("there is no more room")
+
+    places = {"gain_of": "evidence.draft_pays", "fastest_type": "evidence.draft_pays", "survey": "models.found_drafts"}
+    gains = {"lookup": Gain(1.1, 0.02, 0.5, 1.0)}
+    monkeypatch.setattr(
+        "specllama.evidence.draft_pays.gain_of", lambda llm, *_: gains.get(llm.draft_model, Gain(2.0, 0.02, 0.5, 1.0))
+    )
+    if fails == "a loop of links":
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "loop").symlink_to("loop")
+        monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "other"))
+    else:
+        monkeypatch.setattr(f"specllama.{places.get(fails, 'engine.drafts.automatic')}.{fails}", fail)
+    assert cli.main(["train-draft", str(model), *OPTIONS]) == 0
+    out, err = capsys.readouterr()
+    head = model.with_name("eagle3-model.gguf")
+    assert out == f"{head}\n"
+    assert_is_a_head(head)
+    assert ("there is no more room" in err) == (fails != "a loop of links")
+    assert ("cannot be compared with plain decoding" in err) == (fails in ("gain_of", "fastest_type"))
+    assert ("cannot be kept for -md auto" in err) == (fails in ("survey", "remember"))
+    assert (", and by auto" in err) == (fails in ("remember", "a loop of links"))
+
+
 def test_trainings_that_did_not_end_are_named(model: Path, cache: Path) -> None:
     with pytest.raises(KeyboardInterrupt), trained(model, BUDGET, threads=1, progress=Interrupting("states")):
         pass
@@ -330,7 +366,12 @@ def test_what_is_no_file_is_not_replaced(
 @pytest.mark.parametrize("draft", [False, True])
 @pytest.mark.parametrize(
     ("size", "why"),
-    [(None, "does not exist"), (0, "it is empty"), (2000, "truncated or damaged"), (-5000, "corrupted or incomplete")],
+    [
+        (None, "does not exist"),
+        (0, "it is empty"),
+        (2000, "truncated or damaged"),
+        (-5000, "truncated or damaged: it has"),
+    ],
 )
 def test_damaged_files(
     model: Path, cache: Path, capsys: pytest.CaptureFixture[str], draft: bool, size: int | None, why: str
@@ -430,6 +471,27 @@ def test_too_little_disk_is_said_first(model: Path, cache: Path, monkeypatch: py
         trained(model, BUDGET, threads=1),
     ):
         pass
+
+
+def test_too_little_disk_for_the_head_is_said_first(
+    model: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be another disk than that of the training. A training that goes on looks, too."""
+    usage, real = collections.namedtuple("usage", "total used free"), shutil.disk_usage
+    (other := tmp_path / "other").mkdir()
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1, 1, 0) if Path(path) == other else real(path))
+    for output, progress in (
+        (other / "h.gguf", Heard("never")),
+        (None, Interrupting("states")),
+        (other / "h.gguf", Heard("never")),
+    ):
+        expected = OSError if output else KeyboardInterrupt
+        with (
+            pytest.raises(expected, match="making h.gguf needs .* name a file on another disk" if output else None),
+            trained(model, BUDGET, threads=1, output=output, progress=progress),
+        ):
+            pass
+        assert "training" not in progress.first
 
 
 def test_too_little_memory_is_said_first(model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,7 @@ class Automatic(DraftKind):
         """See the base class."""
         try:
             return self._taken.shown(target)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             self._give_up(error)
         return None
 
@@ -142,7 +142,7 @@ class Automatic(DraftKind):
         """See the base class."""
         try:
             return self._taken.open(target, loader)
-        except (ValueError, RuntimeError, MemoryError) as error:
+        except (ValueError, OSError, RuntimeError, MemoryError) as error:
             if self._taken is self._lookup:
                 raise
             self._give_up(error)
@@ -170,9 +170,12 @@ def _decided(path: str) -> tuple[Decision, bool]:
         write(path, decision)
     except NOT_KNOWN as error:
         _LOGGER.debug("what drafts for %s cannot be kept: %s", path, error)
-    for draft in found.found:
-        if draft.is_of_name and draft.why_not and draft.draft_model != "mtp":
-            warn(f"draft_model='auto' leaves {os.path.basename(draft.draft_model)} out: {draft.why_not}")
+    folder = os.path.dirname(os.path.abspath(path))
+    beside = {file: why for file, why in found.left_out.items() if os.path.dirname(file) == folder}
+    heads = {one.draft_model: one.why_not for one in found.found if one.is_of_name and one.draft_model != "mtp"}
+    for file, why in (beside | heads).items():
+        if why is not None:
+            warn(f"draft_model='auto' leaves {os.path.basename(file)} out: {why}")
     return decision, True
 
 

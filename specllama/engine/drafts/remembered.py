@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from specllama.backend.cache import cache_dir, keyed_path, read_json, write_json
+from specllama.backend.folders import files_in
 from specllama.engine.costs import machine
 from specllama.models.model_folders import model_files, size_of
 
@@ -94,7 +95,7 @@ def read(path: str) -> Decision | None:
     try:
         key = _key(path)
         return _checked(read_json(keyed_path(_FOLDER, key)), key)
-    except (*NOT_KNOWN, KeyError, TypeError, AttributeError) as error:
+    except (*NOT_KNOWN, KeyError, TypeError, AttributeError, OverflowError) as error:
         _LOGGER.debug("nothing is remembered of what drafts for %s: %s", path, error)
         return None
 
@@ -122,7 +123,7 @@ def forget(path: str | None = None) -> int:
         OSError, RuntimeError: a file cannot be deleted, or there is no home folder.
     """
     count = 0
-    for file in sorted((cache_dir() / _FOLDER).glob("*.json")):
+    for file in map(Path, files_in(cache_dir() / _FOLDER, ".json")):
         if path is None or _is_about(file, path):
             file.unlink(missing_ok=True)
             count += 1

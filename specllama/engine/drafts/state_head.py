@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -135,12 +135,7 @@ def _rows(path: str, tensor: StoredTensor) -> _core.Rows:
 
 def _matrix(path: str, name: str, tensor: StoredTensor) -> tuple[int, int, npt.NDArray[np.uint8]]:
     """The number of rows, the number of columns, and the data of a matrix."""
-    shape: Sequence[int] = tensor.shape
-    if len(shape) != _DIMENSIONS:
-        raise ValueError(f"{name} must be a matrix, and has {len(shape)} dimensions")
-    columns, rows = shape
-    data = mapped(path, tensor)
-    size = rows * _core.bytes_of_row(tensor.kind, columns)
-    if size > len(data):
-        raise ValueError(f"{path} is damaged: it ends before its tensors do")
-    return rows, columns, data[:size]
+    if len(tensor.shape) != _DIMENSIONS:
+        raise ValueError(f"{name} must be a matrix, and has {len(tensor.shape)} dimensions")
+    columns, rows = tensor.shape
+    return rows, columns, mapped(path, tensor)
