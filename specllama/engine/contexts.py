@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 
-import llama_cpp
-
 from specllama import _core
 from specllama.backend.owned import Closable
 from specllama.models.loading import captured_errors, one_at_a_time, quiet, why_no_context
