@@ -6,16 +6,21 @@ This module needs the extra `server`.
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, cast
+
+from pydantic import PrivateAttr
 
 from specllama import Llama
 from specllama.drop_in.view import Call
 from specllama.drop_in.watch import Watch
 from specllama.many.outcomes import Outcome, takes_the_model_alone
+from specllama.server.blocks import READ
 from specllama.server.errors import error_body, status_of
 from specllama.server.request_limits import checked
 from specllama.server.requests import ChatRequest, CompletionRequest
+from specllama.server.responses import ResponsesRequest
 from specllama.server.several import answering
+from specllama.server.wire import without_nulls
 
 from .answers import REQUEST_ID
 from .line import Line
@@ -23,7 +28,16 @@ from .plain import NO_STREAMS, problem_of
 
 Body = ChatRequest | CompletionRequest
 
-_MODELS: dict[str, type[Body]] = {
+
+class _OfResponses(ChatRequest):
+    """The chat of a line for /v1/responses."""
+
+    _responses: ResponsesRequest | None = PrivateAttr(None)
+
+
+_RESPONSES = "/v1/responses"
+_MODELS: dict[str, type[Body] | type[ResponsesRequest]] = {
+    _RESPONSES: ResponsesRequest,
     "/v1/chat/completions": ChatRequest,
     "/v1/completions": CompletionRequest,
 }
@@ -53,7 +67,13 @@ def body_of(line: Line, defaults: dict[str, Any]) -> Body:
         raise LineError(f"`body` must be an object with the fields of {url}")
     if given.get("stream"):
         raise LineError(NO_STREAMS)
-    return checked({**defaults, **{field: value for field, value in given.items() if value is not None}}, _MODELS[url])
+    own = {field: value for field, value in given.items() if value is not None}
+    if url == _RESPONSES:
+        request = checked(own, ResponsesRequest)
+        body = checked({**defaults, **without_nulls(request.chat()), **READ}, _OfResponses)
+        body._responses = request
+        return body
+    return checked({**defaults, **own}, cast("type[Body]", _MODELS[url]))
 
 
 def is_alone(body: Body) -> bool:
@@ -76,7 +96,9 @@ def generate(llm: Llama, call: Call, body: Body, name: str) -> dict[str, Any]:
     body.require_room(llm)
     body.model = body.model or name
     work = answering(llm, body, body.texts(), lambda text, watch: contextlib.nullcontext(call))
-    [response] = work(call.watch or Watch())
+    chunks = work(call.watch or Watch())
+    responses = body._responses if isinstance(body, _OfResponses) else None
+    [response] = chunks if responses is None else responses.teller(body)(chunks)
     return response
 
 

@@ -13,6 +13,7 @@ from llama_cpp.llama_chat_format import _grammar_for_response_format
 
 from .arguments import checked_stops, nearest
 from .base_class import BaseLlama
+from .depth import require_few_levels
 from .images import reads_images, require_room_for_words
 from .messages import as_read, hands_on_everything, has_own_handler
 from .parts import TEXTS, other_parts, text_of
@@ -28,6 +29,10 @@ _OF_JSON_SCHEMA = {"name", "description", "schema", "strict"}
 _OF_FUNCTION = {"name", "description", "parameters", "strict", "return"}
 _FORMATS = ("text", "json_object", "json_schema")
 _NO_PARAMETERS = {"type": "object", "properties": {}}  # OpenAI's meaning of a function without parameters
+_NESTED = {
+    **{name: name for name in ("messages", "tools", "functions")},
+    "response_format": "the schema of response_format",
+}
 CHOICES = (None, "none", "auto")
 """Values of ``tool_choice`` and ``function_call`` that force no call."""
 
@@ -47,6 +52,8 @@ def checked_chat(llama: BaseLlama, given: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: an argument has a wrong value, or would be ignored.
     """
     chat = {**given, "messages": _plain(given.get("messages"))}
+    for name, what in _NESTED.items():
+        require_few_levels(chat.get(name), what)
     _check_messages(llama, chat["messages"])
     for name in ("tools", "functions"):
         if not isinstance(chat.get(name) or [], (list, tuple)):

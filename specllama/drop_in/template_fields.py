@@ -8,6 +8,7 @@ from typing import Any
 from specllama.warn import warn
 
 from .base_class import BaseLlama, file_of
+from .depth import require_few_levels
 from .messages import names_read
 
 _EFFORT = "reasoning_effort"
@@ -31,6 +32,7 @@ def given_fields(chat_template_kwargs: Any, reasoning_effort: Any) -> dict[str, 
             f"chat_template_kwargs={chat_template_kwargs!r:.100} must be a dict of what the chat template reads, such "
             "as {'enable_thinking': False}"
         )
+    require_few_levels(fields, "chat_template_kwargs")
     for name in fields.keys() & _OURS:
         raise ValueError(f"chat_template_kwargs has {name!r}, which the chat template already gets: leave it out")
     if reasoning_effort is None:

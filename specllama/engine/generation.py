@@ -281,6 +281,9 @@ class Generation(ClosedWhenGone, Iterator[int]):
             slot.require_alone("mirostat")
         held = slot.position.tokens() if request.reset else ()
         tokens = token_ids(request.tokens, "the prompt", slot.model.n_vocab, held)
+        # Made before the text has the slot: what is wrong with a request ends no other text, and is known early.
+        sampler = request.sampler(request.options.samplers.breakers(slot.model))
+        constraint = None if request.constraint is None else request.constraint.over(slot.model)
         self._started = self._last_active = time.perf_counter()
         self._number = slot.begin(self)
         if request.reset:
@@ -292,7 +295,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
             self._prompt_size = self._end = len(tokens)
         held_before = slot.sequence.num_tokens
         try:
-            self._begin_loop(tokens)
+            self._begin_loop(tokens, sampler, constraint)
             self._look_at_loop()
             if self._draft is not None and request.chooser is None and self._draft_unusable() is None:
                 self._rollback = slot.sequence.decoder.rollback
@@ -306,13 +309,13 @@ class Generation(ClosedWhenGone, Iterator[int]):
         self._is_heard = True
         request.listener.begin(self.tally)  # this comes last, because the listener may use the engine
 
-    def _begin_loop(self, tokens: npt.NDArray[np.int32]) -> None:
+    def _begin_loop(
+        self, tokens: npt.NDArray[np.int32], sampler: _core.SamplerParams, constraint: _core.Constraint | None
+    ) -> None:
         slot, request, options = self._slot, self._request, self._request.options
         num_draft_tokens = 0 if request.chooser else options.most_draft_tokens
         if num_draft_tokens > 0 and not slot.claim(self._draft):
             num_draft_tokens = 0
-        sampler = request.sampler(options.samplers.breakers(slot.model))
-        constraint = None if request.constraint is None else request.constraint.over(slot.model)
         if request.chooser is not None:
             request.chooser.begin(self._processors)
             if self._draft is not None and options.most_draft_tokens > 0:

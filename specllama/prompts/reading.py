@@ -9,6 +9,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from specllama.drop_in.depth import raise_too_deep, require_few_levels
+
 from .prompt import Prompt
 
 _JSON_LINES = (".jsonl", ".json")
@@ -165,11 +167,12 @@ def object_of(line: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
     except RecursionError:
-        raise ValueError("not JSON that can be read: nested too deeply") from None
+        raise_too_deep("the line")
     except ValueError:  # Python's own limit
         raise ValueError("a number has more than 4300 digits: send a smaller one") from None
     if not isinstance(found, dict):
         raise ValueError(f"not a JSON object, but {type(found).__name__}")
+    require_few_levels(found, "the line")
     return found
 
 

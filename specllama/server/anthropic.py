@@ -22,7 +22,7 @@ from .generating import Generating
 from .job import Item
 from .llama_server import chat_prompt
 from .other_form import OtherForm, with_fields_of
-from .replies import JsonReply
+from .replies import JsonReply, event_of
 from .request_limits import Place, checked
 from .requests import ChatRequest
 from .wire import without_nulls
@@ -70,6 +70,7 @@ _OF_TOOL = {"name", "description", "input_schema", "strict"}
 _WITHOUT_EFFECT_OF_TOOL = {
     *("type", "cache_control", "allowed_callers", "defer_loading", "eager_input_streaming", "input_examples"),
 }
+_PING = event_of({"type": "ping"})
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
 
 
@@ -125,7 +126,10 @@ class CountRequest(OtherForm):
             messages=[message for message, _ in self._messages()],
             model=self.model,
             tools=[_tool(without_nulls(tool)) for tool in self.tools] or None,
-            tool_choice=_choice(without_nulls(self.tool_choice), has_tools=bool(self.tools)),
+            tool_choice=_choice(
+                without_nulls(self.tool_choice),
+                has_tools=any(tool.get("type") in (None, "custom") for tool in self.tools),
+            ),
             parallel_tool_calls=not self.tool_choice.get("disable_parallel_tool_use"),
             response_format=_format("output_config.format", self.output_config.get("format"))
             or _format("output_format", self.output_format),
@@ -153,6 +157,9 @@ class CountRequest(OtherForm):
         if place[:1] != ("messages",) or len(place) == 1:
             return place
         return (*[of for _, of in self._messages()][int(place[1])], *place[2:])
+
+    def _has_functions(self) -> bool:
+        return any(tool.get("type") in (None, "custom") for tool in self.tools)
 
     def _is_begun(self) -> bool:
         """Whether the last message is the beginning of the answer.
@@ -208,7 +215,7 @@ def add_messages(app: FastAPI, generating: Generating) -> None:
 
     @app.post("/v1/messages", response_model=None, openapi_extra=with_body(MessagesRequest))
     async def messages(request: Request) -> Response:
-        return await generating.told(request, MessagesRequest, lambda error, _: _error(error), _error_reply)
+        return await generating.told(request, MessagesRequest, lambda error, _: _error(error), _error_reply, _PING)
 
     @app.post("/v1/messages/count_tokens", response_model=None, openapi_extra=with_body(CountRequest))
     async def count_tokens(request: Request) -> Response:
@@ -351,7 +358,7 @@ def _choice(choice: dict[str, Any], *, has_tools: bool) -> Any:
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     if tool.get("type", "custom") != "custom":
-        raise ValueError(f"a tool has the type {tool['type']!r:.60}: this server has no tools, send custom ones")
+        return {"type": str(tool["type"])}  # left out there
     require_known("a tool", tool, _OF_TOOL | _WITHOUT_EFFECT_OF_TOOL)
     function = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
     return {"type": "function", "function": {**function, "parameters": tool.get("input_schema")}}
@@ -394,7 +401,7 @@ class _Events:
         first = True
         for chunk in chunks:
             steps = list(self._blocks.read(chunk))
-            # Not sent before there is text, so that an earlier error gets its own status; if there is none, at the end.
+            # Sent when it is known how much of the prompt was in the cache: with the first text, or else at the end.
             if first and (steps or "usage" in self._blocks.told):
                 head = {**self._message(), "content": [], "stop_reason": None, "stop_sequence": None}
                 yield {"type": "message_start", "message": {**head, "usage": {**self._read(), "output_tokens": 0}}}

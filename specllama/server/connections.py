@@ -1,4 +1,4 @@
-"""Closes connections that do not send a whole request in time."""
+"""Closes connections that do not send a whole request in time, or do not read their answer."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 SECONDS_TO_ASK = 60
 """The time for a whole request, from the beginning of a connection or the first byte of a later request."""
+SECONDS_TO_READ = 60
+"""The time in which a client must read something of what was sent. A stream that nobody reads keeps its memory."""
 
 
 class TimedConnection(H11Protocol):
     """uvicorn's connection with a time limit. uvicorn itself waits forever for the first request, and for its rest."""
 
     _clock: asyncio.TimerHandle | None = None
+    _reading: asyncio.TimerHandle | None = None
+    _unread = 0  # bytes
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Starts the time limit."""
@@ -32,7 +36,18 @@ class TimedConnection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stops the time limit."""
         self._stop()
+        self._stop_reading()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Starts the time limit of a client that does not read."""
+        super().pause_writing()
+        self._look_at_reader()
+
+    def resume_writing(self) -> None:
+        """Stops that time limit."""
+        self._stop_reading()
+        super().resume_writing()
 
     def _start(self) -> None:
         self._clock = self.loop.call_later(SECONDS_TO_ASK, self._give_up)
@@ -41,6 +56,19 @@ class TimedConnection(H11Protocol):
         if self._clock is not None:
             self._clock.cancel()
             self._clock = None
+
+    def _look_at_reader(self) -> None:
+        unread: int = self.transport.get_write_buffer_size()
+        if self._reading is not None and unread >= self._unread:
+            self.transport.abort()
+            return
+        self._unread = unread
+        self._reading = self.loop.call_later(SECONDS_TO_READ, self._look_at_reader)
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
 
     def _give_up(self) -> None:
         self.transport.close()

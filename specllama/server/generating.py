@@ -13,12 +13,13 @@ from starlette.responses import Response
 from specllama import Llama
 from specllama.drop_in.watch import Watch
 
+from .beginning import require_can_begin
 from .errors import error_body, error_reply
 from .job import Item, Work
 from .lender import Lender
 from .log import note_job
-from .prompt_progress import WithProgress, empty_chunk
-from .replies import EventStream, JsonReply, stopped_when_client_leaves
+from .prompt_progress import Progress, empty_chunk
+from .replies import PING, EventStream, JsonReply, event_of, stopped_when_client_leaves
 from .request_limits import Bodies
 from .requests import ChatRequest, CompletionRequest
 from .worker import Worker
@@ -81,6 +82,7 @@ class Generating:
         model: type[Any],
         error_event: Callable[[Exception, int], Item],
         reply_to: Callable[[Exception], Response] = error_reply,
+        ping: bytes = PING,
     ) -> Response:
         """Answers in another form, whose streams have an end of their own.
 
@@ -89,12 +91,13 @@ class Generating:
             model: the type of its body, a `Translated`.
             error_event: makes the last event of a stream that fails, from the error and the number of events so far.
             reply_to: makes the response to an error before anything was sent.
+            ping: what a stream sends while nothing else comes.
         """
         try:
             body: Translated = await self.bodies.parsed(request, model)
             asked = await self.bodies.run(body.asked, self.lender.llm)
             teller = body.teller(asked)
-            return await self._answer(request, asked, body.stream, teller, error_event, body.progress_chunk)
+            return await self._answer(request, asked, body.stream, teller, error_event, body.progress_chunk, ping)
         except Exception as error:
             return reply_to(error)
 
@@ -106,21 +109,24 @@ class Generating:
         teller: Teller | None,
         error_event: Callable[[Exception, int], Item],
         progress_chunk: Callable[[], Item],
+        ping: bytes = PING,
     ) -> Response:
         await self.bodies.run(asked.require_room, self.lender.llm)
+        if is_stream:  # whose status is sent before it begins
+            await self.bodies.run(require_can_begin, self.lender.llm, asked)
         asked.model = asked.model or self.name
         work = self.lender.work(asked)
-        job = self._worker.start(work if teller is None else _told(work, teller))
+        told = work if teller is None else _told(work, teller)
+        job = self._worker.start(_as_events(told) if is_stream else told)
         note_job(request.scope, job)
-        items = WithProgress(job, progress_chunk()) if is_stream and asked.return_progress else job
-        async with stopped_when_client_leaves(request.receive, items):
-            first = await anext(items)  # the first item is awaited here, so that an error before it has its own status
-            if not is_stream:
-                async for _ in job:
-                    pass
-        if not is_stream:
-            return JsonReply(first)
-        return EventStream(items, first, error_event, ends_itself=teller is not None)
+        if is_stream:
+            progress = Progress(job, progress_chunk()) if asked.return_progress else None
+            return EventStream(job, error_event, progress=progress, ping=ping, ends_itself=teller is not None)
+        async with stopped_when_client_leaves(request.receive, job):
+            whole = await anext(job)
+            async for _ in job:
+                pass
+        return JsonReply(whole)
 
 
 def _told(work: Work, teller: Teller) -> Work:
@@ -129,3 +135,14 @@ def _told(work: Work, teller: Teller) -> Work:
             yield from teller(chunks)
 
     return told
+
+
+def _as_events(work: Work) -> Work:
+    """The work with its items as the events of a stream: so they take less memory, and have a size."""
+
+    def events(watch: Watch) -> Generator[bytes, None, None]:
+        with contextlib.closing(work(watch)) as items:
+            for item in items:
+                yield event_of(item)
+
+    return events

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import threading
 from collections.abc import Callable, Generator
 from typing import Any, Literal
 
@@ -14,22 +15,28 @@ from specllama.stats import Stats
 
 Item = dict[str, Any]
 """A response, or a chunk of a stream."""
-Work = Callable[[Watch], Generator[Item, None, None]]
-"""Generates the items, in a thread of the worker."""
+Work = Callable[[Watch], Generator[Any, None, None]]
+"""Generates the items, or the bytes of a stream's events, in a thread of the worker."""
+
+_MOST_UNREAD = 16 << 20  # bytes: the whole of nearly every answer, so that slow clients do not block the model
+_PATIENCE = 10.0  # seconds for which a text waits for its reader. Others may wait for its place
 
 
 class Job:
     """Work that runs in a thread of the worker. Iterating in the event loop gives its items, or raises its error.
 
-    Items wait here without a limit, so that a slow client does not block the model. There are never more than the
-    contexts of all its texts have tokens.
+    Up to ``_MOST_UNREAD`` bytes of events wait here, so that a slow client does not block the model. Beyond that the
+    work waits for the client, and stops if it reads nothing.
     """
 
     def __init__(self, work: Work) -> None:
         self._work: Work | None = work  # it holds the request, which may be large
         self._watch = Watch()
         self._loop = asyncio.get_running_loop()
-        self._arrived: asyncio.Queue[Item | Exception] = asyncio.Queue()
+        self._arrived: asyncio.Queue[Any] = asyncio.Queue()
+        self._unread = 0  # bytes in the queue
+        self._is_stopped = False
+        self._room = threading.Condition()  # notified when bytes were read, and when the job is stopped
         self._last: Exception = StopAsyncIteration()
         self._future: concurrent.futures.Future[None] | None = None
         self.outcome: Literal["completed", "failed", "stopped"] = "stopped"
@@ -46,6 +53,9 @@ class Job:
     def stop(self, reason: Exception | None = None) -> None:
         """Ends the job within a round, or before it has begun. The iteration raises `reason`, by default Stopped."""
         self._watch.stop()
+        with self._room:
+            self._is_stopped = True
+            self._room.notify_all()
         self._arrived.put_nowait(reason or Stopped("the client has left"))
         if self._future is not None and self._future.cancel():
             self._work = None  # a queue holds this object until a thread is free
@@ -62,10 +72,13 @@ class Job:
     def __aiter__(self) -> Job:
         return self
 
-    async def __anext__(self) -> Item:
+    async def __anext__(self) -> Any:
         arrived = await self._arrived.get()
         if isinstance(arrived, Exception):
             raise arrived
+        with self._room:
+            self._unread -= _size_of(arrived)
+            self._room.notify_all()
         return arrived
 
     def _run(self) -> None:
@@ -81,10 +94,22 @@ class Job:
         except Exception as error:
             self._last, self.outcome = error, "failed"
 
-    def _post(self, item: Item) -> None:
+    def _post(self, item: Any) -> None:
+        with self._room:
+            if not self._room.wait_for(lambda: self._unread < _MOST_UNREAD or self._is_stopped, _PATIENCE):
+                raise Stopped(
+                    f"nothing was read for {_PATIENCE:.0f} s while {self._unread} bytes of the answer waited: read it "
+                    "faster, or ask for fewer texts or log-probabilities"
+                )
+            self._unread += _size_of(item)
         self._loop.call_soon_threadsafe(self._arrived.put_nowait, item)
 
     def _end(self, ended: Callable[[Job], None]) -> None:
         self._future = None  # it holds this object
         ended(self)
         self._arrived.put_nowait(self._last)
+
+
+def _size_of(item: Any) -> int:
+    """The bytes of an event. A whole response, of which a job has one, does not count."""
+    return len(item) if isinstance(item, bytes) else 0

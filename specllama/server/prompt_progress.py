@@ -1,22 +1,61 @@
-"""Reports how much of a prompt is read, to clients that ask for it (``return_progress``), in llama-server's form."""
+"""What a stream says while nothing else comes: that it is alive, and how much of the prompt is read, if that was asked.
+
+Proxies and clients close a connection on which nothing comes for a minute or some.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from .job import Item, Job
 from .requests import ChatRequest, CompletionRequest
 
-_EVERY = 0.25  # seconds
+_EVERY = 0.25  # seconds between two looks at the prompt
+_PING = 5.0  # seconds without a byte
 
 
-class WithProgress:
-    """The items of a job, preceded by chunks with the progress of the prompt. Only for the event loop's thread.
+async def with_pings(job: Job, progress: Callable[[], Item | None] | None) -> AsyncGenerator[Any, None]:
+    """Yields the items of a job, and None where nothing has come for some seconds.
 
-    No chunk is sent before the prompt is begun: until then an error of the request gets its own status.
+    Args:
+        job: answers the request.
+        progress: gives a chunk with the progress of the prompt, if there is any news; None if nobody asks for it. Only
+            used before the first item.
+    """
+    coming: asyncio.Task[Any] | None = None
+    try:
+        while True:
+            coming = asyncio.create_task(_next_of(job))
+            said_at = time.monotonic()
+            while not (await asyncio.wait({coming}, timeout=_PING if progress is None else min(_EVERY, _PING)))[0]:
+                chunk = None if progress is None else progress()
+                if chunk is not None or time.monotonic() - said_at >= _PING:
+                    said_at = time.monotonic()
+                    yield chunk
+            progress = None
+            try:
+                item = coming.result()
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        if coming is not None and not coming.done():
+            coming.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await coming
+
+
+async def _next_of(job: Job) -> Any:
+    return await anext(job)
+
+
+class Progress:
+    """How much of a job's prompt is read, in llama-server's form.
 
     Args:
         job: answers the request.
@@ -25,34 +64,12 @@ class WithProgress:
 
     def __init__(self, job: Job, chunk: Item) -> None:
         self._job = job
-        self._first: asyncio.Future[Item] | None = asyncio.ensure_future(anext(job))
         self._chunk = chunk
         self._said = -1
         self._began: float | None = None
 
-    def stop(self) -> None:
-        """Stops the job: see `Job.stop`."""
-        self._job.stop()
-        if self._first is not None and not self._first.done():
-            self._first.cancel()
-
-    def __aiter__(self) -> WithProgress:
-        return self
-
-    async def __anext__(self) -> Item:
-        while self._first is not None:
-            if (await asyncio.wait({self._first}, timeout=_EVERY))[0]:
-                first, self._first = self._first, None
-                if first.cancelled():  # by `stop`; the job gives the reason
-                    break
-                return first.result()
-            progress = self._progress()
-            if progress is not None:
-                return {**self._chunk, "prompt_progress": progress}
-        return await anext(self._job)
-
-    def _progress(self) -> dict[str, int] | None:
-        """The progress of the prompt; None if it has not changed."""
+    def __call__(self) -> Item | None:
+        """A chunk with the progress of the prompt; None if it has not changed."""
         stats = self._job.stats()
         if stats.num_prompt_tokens == 0:
             return None
@@ -63,7 +80,11 @@ class WithProgress:
         if processed == self._said:
             return None
         self._said = processed
-        return {"total": total, "cache": cached, "processed": processed, "time_ms": round((now - self._began) * 1000)}
+        spent = round((now - self._began) * 1000)
+        return {
+            **self._chunk,
+            "prompt_progress": {"total": total, "cache": cached, "processed": processed, "time_ms": spent},
+        }
 
 
 def empty_chunk(request: ChatRequest | CompletionRequest) -> Item:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from .job import Item, Job
-
-if TYPE_CHECKING:
-    from .prompt_progress import WithProgress
+from .prompt_progress import with_pings
 
 
 def to_json(value: Any) -> bytes:
@@ -37,7 +35,7 @@ class JsonReply(Response):
 
 
 @contextlib.asynccontextmanager
-async def stopped_when_client_leaves(receive: Receive, job: Job | WithProgress) -> AsyncIterator[None]:
+async def stopped_when_client_leaves(receive: Receive, job: Job) -> AsyncIterator[None]:
     """While the block runs, a client that disconnects stops the job, and so does whatever ends the block early.
 
     The request's body must have been read.
@@ -59,58 +57,67 @@ async def stopped_when_client_leaves(receive: Receive, job: Job | WithProgress) 
         await asyncio.wait({watcher})
 
 
-class EventStream(Response):
-    """Sends the items of a job as server-sent events. The last one is ``[DONE]``, a final item, or an error object.
+PING = b": ping\n\n"
+"""A comment, which all readers of server-sent events pass over."""
 
+
+def event_of(item: Item) -> bytes:
+    """The server-sent event of an item, with its name if the item has a type."""
+    name = b"event: " + item["type"].encode("ascii") + b"\n" if "type" in item else b""
+    return name + b"data: " + to_json(item) + b"\n\n"
+
+
+class EventStream(Response):
+    """Sends the events of a job. The last one is ``[DONE]``, a final one of the job's own, or an error object.
+
+    The head is sent at once, and a ping wherever nothing comes for some seconds, also while the request waits in line.
     Starlette's StreamingResponse would not notice that the client has left until it sends the next event.
 
     Args:
-        job: gives the items.
-        first: the first item, which the job has given already.
-        error_event: makes the event of an error, from the error and the number of items so far.
-        ends_itself: whether the items have an end of their own, so that ``[DONE]`` is not sent.
+        job: gives the events, as bytes.
+        error_event: makes the event of an error, from the error and the number of events so far.
+        progress: gives chunks with the progress of the prompt; None if nobody asks for it.
+        ping: the ping.
+        ends_itself: whether the events have an end of their own, so that ``[DONE]`` is not sent.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
         self,
-        job: Job | WithProgress,
-        first: Item,
+        job: Job,
         error_event: Callable[[Exception, int], Item],
         *,
+        progress: Callable[[], Item | None] | None = None,
+        ping: bytes = PING,
         ends_itself: bool = False,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._job = job
-        self._first = first
         self._error_event = error_event
+        self._progress = progress
+        self._ping = ping
         self._ends_itself = ends_itself
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the stream."""
         async with stopped_when_client_leaves(receive, self._job):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async for event in self._events():
-                await send({"type": "http.response.body", "body": event, "more_body": True})
+            async with contextlib.aclosing(self._events()) as events:
+                async for event in events:
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
             await send({"type": "http.response.body"})
 
-    async def _events(self) -> AsyncIterator[bytes]:
-        count = 1
-        yield self._event(self._first)
+    async def _events(self) -> AsyncGenerator[bytes, None]:
+        count = 0
         try:
-            async for item in self._job:
-                yield self._event(item)
-                count += 1
+            async with contextlib.aclosing(with_pings(self._job, self._progress)) as items:
+                async for item in items:
+                    count += item is not None
+                    yield self._ping if item is None else item if isinstance(item, bytes) else event_of(item)
         except Exception as error:
-            yield self._event(self._error_event(error, count))
+            yield event_of(self._error_event(error, count))
         else:
             if not self._ends_itself:
                 yield b"data: [DONE]\n\n"
-
-    @staticmethod
-    def _event(item: Item) -> bytes:
-        """The event of an item, with its name if the item has a type."""
-        name = b"event: " + item["type"].encode("ascii") + b"\n" if "type" in item else b""
-        return name + b"data: " + to_json(item) + b"\n\n"

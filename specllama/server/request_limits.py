@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from specllama.drop_in.depth import raise_too_deep, require_few_levels
 from specllama.engine.listener import Stopped
 
 from .threads import Threads
@@ -148,13 +149,14 @@ def _parse(body: bytes, model: type[_Body]) -> _Body:
         if _MAY_HAVE_HALF.search(body):
             value = json.loads(_HALF.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
     except RecursionError:
-        raise HTTPException(400, "the body is nested too deeply: send it with fewer levels") from None
+        raise_too_deep("the body")
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise HTTPException(400, f"the body is not JSON: {str(error)[:_LONGEST_PROBLEM]}") from None
     except ValueError:  # Python's own limit
         raise HTTPException(400, "a number has more than 4300 digits: send a smaller one") from None
     if not isinstance(value, dict):
         raise HTTPException(400, "the body must be a JSON object, such as {}")
+    require_few_levels(value, "the body")
     if num_values - _num_ids(value) > _MOST_WITHOUT_IDS:
         raise HTTPException(413, f"the body has more than {_MOST_WITHOUT_IDS} values beside token ids: send fewer")
     return checked(value, model)

@@ -28,6 +28,7 @@ from specllama.drop_in.images import decodes_by_itself, reads_images
 from specllama.drop_in.messages import template_of
 from specllama.drop_in.parts import TEXTS, text_of
 from specllama.drop_in.prediction import checked_prediction, is_looked_up
+from specllama.drop_in.prompt_tokens import leading_tokens
 from specllama.drop_in.template_fields import given_fields, unread_fields
 from specllama.drop_in.view import Call, call_on
 from specllama.engine.limits import BYTES_OF_TOKEN, require_room, require_room_for_ids, size_of
@@ -36,8 +37,9 @@ from specllama.engine.vocabulary import end_tokens
 from specllama.grammars.schemas import why_not_enforced, with_grammar_of_format
 from specllama.server.images import require_images
 from specllama.server.llama_fields import DOCUMENTED, DOCUMENTED_OF_CHATS, any_object, as_ours
+from specllama.server.said import say_once
 from specllama.server.sampler_fields import ChainFields, SamplerFields
-from specllama.server.wire import chat_body, plain_body, without_nulls
+from specllama.server.wire import chat_body, is_others, plain_body, without_nulls
 
 _OURS = {
     *("timings_per_token", "return_origins", "return_progress", "stream_options", "repeat_last_n", "ignore_eos"),
@@ -107,6 +109,8 @@ def is_one(prompt: OnePrompt | list[OnePrompt]) -> TypeGuard[OnePrompt]:
 
 def ids_of(llm: Llama, prompt: OnePrompt) -> str | list[int]:
     """Converts a prompt of texts and ids to ids; returns any other prompt unchanged."""
+    if isinstance(prompt, str) and _has_bos(llm, prompt):
+        return _tokens_of(llm, prompt)
     if isinstance(prompt, str) or _is_list_of(int, prompt):
         return cast("str | list[int]", prompt)
     ids: list[int] = []
@@ -443,12 +447,19 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
     model_config = ConfigDict(json_schema_extra=with_llama_servers)
 
     _is_strict: bool = PrivateAttr(True)
+    _left_out: list[str] = PrivateAttr([])  # the types of tools that are left out
 
     @model_validator(mode="wrap")
     @classmethod
     def _with_strictness(cls, body: Any, handler: ModelWrapValidatorHandler[ChatRequest]) -> ChatRequest:
         made = handler(body)
         made._is_strict = _is_strict(body)
+        tools = body.get("tools") if isinstance(body, dict) else None
+        made._left_out = (
+            sorted({tool["type"][:60] for tool in tools if is_others(tool)}) if isinstance(tools, list) else []
+        )
+        for kind in made._left_out:
+            say_once(f"tools of the type {kind!r} are left out: functions can be called, and no other tools")
         return made
 
     @model_validator(mode="before")
@@ -526,6 +537,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         form = taught_by(template_of(llm))[0]
         if self.reasoning_format == "none" and form is not None and form.thoughts:
             unread.append("reasoning_format has no effect here")  # its thoughts are not a text between two marks
+        unread += [f"a tool of the type {kind!r} is left out: it is no function" for kind in self._left_out]
         return [*super().warnings(llm), *unread, *([reason] if reason else [])]
 
     def _not_enforced(self) -> str | None:
@@ -570,7 +582,14 @@ def _biased_texts(body: CompletionRequest | ChatRequest) -> list[str]:
 
 
 def _tokens_of(llm: Llama, text: str, *, is_first: bool = False) -> list[int]:
-    return llm.tokenize(text.encode("utf-8", errors="replace"), add_bos=is_first, special=True)
+    add_bos = is_first and not _has_bos(llm, text)
+    return llm.tokenize(text.encode("utf-8", errors="replace"), add_bos=add_bos, special=True)
+
+
+def _has_bos(llm: Llama, text: str) -> bool:
+    """Whether a text begins with the name of the token that would be put before it, as rendered chats often do."""
+    name = llm.engine.text(leading_tokens(llm), special=True).decode("utf-8", "replace")
+    return bool(name) and text.startswith(name)
 
 
 def _seed_of(seed: int | None, number: int) -> int | None:

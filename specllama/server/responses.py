@@ -25,7 +25,7 @@ from .other_form import OtherForm, with_fields_of
 from .replies import JsonReply
 from .request_limits import checked
 from .requests import ChatRequest
-from .wire import without_nulls
+from .wire import is_others, without_nulls
 
 _STATELESS = "nothing is stored: send the whole conversation as input"
 _REFUSED = {
@@ -299,8 +299,8 @@ def _part(part: Any) -> Any:
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
-    if tool.get("type") != "function":
-        raise ValueError(f"a tool has the type {tool.get('type')!r:.60}: this server has no tools, send functions")
+    if is_others(tool):
+        return {"type": tool["type"]}  # left out there
     require_known("a tool", tool, _OF_TOOL | _WITHOUT_EFFECT_OF_TOOL)
     function = {name: tool[name] for name in _OF_TOOL - {"type"} if tool.get(name) is not None}
     return {"type": "function", "function": function}
@@ -355,12 +355,9 @@ class _Events:
             yield self._response(is_done=True)
 
     def _events(self, chunks: Iterator[Item]) -> Iterator[Item]:
-        first = True
+        yield {"type": "response.created", "response": self._response()}
+        yield {"type": "response.in_progress", "response": self._response()}
         for chunk in chunks:
-            if first:  # sent with the first chunk, so that an earlier error gets its own status
-                yield {"type": "response.created", "response": self._response()}
-                yield {"type": "response.in_progress", "response": self._response()}
-                first = False
             for step in self._blocks.read(chunk):
                 yield from self._step(*step)
         for step in self._blocks.end():
@@ -433,7 +430,7 @@ class _Events:
             "temperature": asked.temperature,
             "text": {"format": {"type": "text"}, **without_nulls(asked.text)},
             "tool_choice": asked.tool_choice,
-            "tools": [{"strict": None, "parameters": None, **tool} for tool in asked.tools],
+            "tools": [{"strict": None, "parameters": None, **tool} for tool in asked.tools if not is_others(tool)],
             "top_logprobs": asked.top_logprobs or 0,
             "top_p": asked.top_p,
             "truncation": "disabled",

@@ -13,6 +13,7 @@ from typing import Any
 from specllama import Llama
 from specllama.drop_in.view import Call
 from specllama.drop_in.watch import Watch
+from specllama.engine.listener import Stopped
 
 from .answers import Answers, timings_field, usage
 from .job import Item, Work
@@ -22,6 +23,7 @@ Request = CompletionRequest | ChatRequest
 Lend = Callable[[Any, Watch], contextlib.AbstractContextManager[Call]]
 """Lends what generates a text, for the length of a block. It may have to wait."""
 
+_Arrived = queue.Queue[tuple[int, Item] | Exception | None]
 _LOOKING = 0.1  # seconds between two checks whether the request was stopped
 
 
@@ -79,17 +81,20 @@ class _Several:
                 yield number, item
 
     def _items_of_threads(self, watch: Watch, watches: list[Watch]) -> Generator[tuple[int, Item], None, None]:
-        arrived: queue.SimpleQueue[tuple[int, Item] | Exception | None] = queue.SimpleQueue()
+        arrived: _Arrived = queue.Queue(2 * self._at_once)  # a client that does not read pauses the texts
         numbers = itertools.count()  # next() on it is atomic
 
         def work() -> None:
-            try:
-                while (number := next(numbers)) < len(self._texts):
-                    for item in _answers(self._llm, self._texts[number], self._lend, watches[number]):
-                        arrived.put((number, item))
-                arrived.put(None)
-            except Exception as error:
-                arrived.put(error)
+            with contextlib.suppress(Stopped):  # nobody asks any more
+                try:
+                    while (number := next(numbers)) < len(self._texts):
+                        for item in _answers(self._llm, self._texts[number], self._lend, watches[number]):
+                            _put(arrived, (number, item), watches[number])
+                    _put(arrived, None, watches[0])
+                except Stopped:
+                    raise
+                except Exception as error:
+                    _put(arrived, error, watches[0])
 
         threads = [threading.Thread(target=work, name=f"specllama-part-{each}") for each in range(self._at_once)]
         try:
@@ -132,9 +137,20 @@ class _Several:
         return {**whole, "choices": numbered, "usage": usage(self._request, watches), **timings_field(watches)}
 
 
-def _taken(
-    arrived: queue.SimpleQueue[tuple[int, Item] | Exception | None], num_threads: int, watch: Watch
-) -> Generator[tuple[int, Item], None, None]:
+def _put(arrived: _Arrived, given: tuple[int, Item] | Exception | None, watch: Watch) -> None:
+    """Hands something over, as soon as there is room.
+
+    Raises:
+        Stopped: the client has left, or another text has failed.
+    """
+    while True:
+        try:
+            return arrived.put(given, timeout=_LOOKING)
+        except queue.Full:
+            watch.poll()
+
+
+def _taken(arrived: _Arrived, num_threads: int, watch: Watch) -> Generator[tuple[int, Item], None, None]:
     """Yields the items that arrive, until all threads have ended.
 
     Raises:

@@ -16,6 +16,7 @@ WITHOUT_EFFECT = {
     *("metadata", "moderation", "prompt_cache_key", "prompt_cache_options"),
     *("prompt_cache_retention", "safety_identifier", "service_tier", "store", "verbosity"),
     "modalities",  # only text is accepted
+    "client_metadata",  # Codex's
     # fields of llama-server about how the same answer is computed, or what is sent beside it
     *(
         "backend_sampling",
@@ -88,7 +89,7 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
     plain = without_nulls(body)
     for name in ("tools", "functions"):
         if isinstance(plain.get(name), list):
-            plain[name] = [_without_inner_nulls(tool, "function") for tool in plain[name]]
+            plain[name] = [_without_inner_nulls(tool, "function") for tool in plain[name] if not is_others(tool)]
     if "response_format" in plain:
         plain["response_format"] = _without_inner_nulls(plain["response_format"], "json_schema")
     check_request(plain)
@@ -100,6 +101,11 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
             "tools": with_parameters(plain.get("tools")),
         }
     )
+
+
+def is_others(tool: Any) -> bool:
+    """Whether a tool is no function, but one that another server would run. It is left out."""
+    return isinstance(tool, dict) and isinstance(tool.get("type"), str) and tool["type"] != "function"
 
 
 def without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ imported("fastapi")
 from served import Served, send, serving  # needs the extra
 
 from specllama.engine.generation import Generation
-from specllama.server.prompt_progress import WithProgress
+from specllama.server.prompt_progress import Progress
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -89,7 +89,7 @@ def test_a_client_that_leaves_while_its_prompt_is_read(
         assert go_on.wait(30)
 
     monkeypatch.setattr(Generation, "_look_at_loop", held)
-    monkeypatch.setattr(WithProgress, "_progress", lambda _: None)
+    monkeypatch.setattr(Progress, "__call__", lambda _: None)
     for more in ({}, {"return_progress": True}):
         go_on.clear()
         with send(served, "/v1/completions", json.dumps({**ASKED, "stream": True, **more}).encode()):
@@ -99,7 +99,8 @@ def test_a_client_that_leaves_while_its_prompt_is_read(
         go_on.set()
         served.wait_until_idle()
     served.wait_until(lambda: len(lines()) == 2)
-    assert [line["status"] for line in lines()] == ["499", "499"]
+    assert [line["status"] for line in lines()] == ["200", "200"]  # sent before
+    assert [line["outcome"] for line in lines()] == ["stopped", "stopped"]
     assert "Exception" not in caplog.text
 
 

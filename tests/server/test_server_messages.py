@@ -238,7 +238,10 @@ def test_a_tool_that_failed(saying: Saying) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no length": ({"max_tokens": None}, "max_tokens: Field required"),
-    "a tool of the server": ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "the type 'bash_20250124'"),
+    "a choice of what is left out": (
+        {"tools": [{"type": "bash_20250124", "name": "bash"}], "tool_choice": {"type": "tool", "name": "bash"}},
+        "there are no tools",
+    ),
     "a document": ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "'document' is not supported"),
     "an image": (
         {"messages": [{"role": "user", "content": [{"type": "image", "source": PNG}]}]},

@@ -200,7 +200,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "background": ({"background": True}, '"background" is not supported'),
     "a stored prompt": ({"prompt": {"id": "pmpt_1"}}, '"prompt" is not supported'),
     "a stored item": ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "nothing is stored"),
-    "a tool of the server": ({"tools": [{"type": "web_search"}]}, "the type 'web_search': this server has no tools"),
+    "a choice of what is left out": (
+        {"tools": [{"type": "custom", "name": "x"}], "tool_choice": {"type": "function", "name": "x"}},
+        "and there are no tools",
+    ),
     "such a choice": ({"tools": TOOLS, "tool_choice": {"type": "file_search"}}, "it may be function or allowed_tools"),
     "a choice without tools": ({"tool_choice": "required"}, "there are no tools"),
     "a file": ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "'input_file' is not supported"),

@@ -10,7 +10,7 @@ import statistics
 import threading
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -106,6 +106,56 @@ HUGE: dict[str, tuple[str, bytes, int, str]] = {
     "to count": ("/extras/tokenize/count", LONG_INPUT, 400, "exceed context window of 512"),
     "to detokenize": ("/extras/detokenize", json.dumps({"tokens": ["x"] * 100_000}).encode(), 400, "whole numbers"),
 }
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+def of_calls(schema: Any) -> list[Any]:
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": schema}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "y"}
+    return [*HI, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+
+
+ONE_TOKEN: dict[str, Any] = {"messages": HI, "max_tokens": 1}
+DEEP: dict[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
+    **{
+        path: (
+            path,
+            lambda it: {**ONE_TOKEN, "tools": [{"type": "function", "function": {"name": "f", "parameters": it}}]},
+        )
+        for path in ("/v1/chat/completions", "/v1/chat/completions/input_tokens", "/apply-template")
+    },
+    "/v1/responses": (
+        "/v1/responses",
+        lambda it: {
+            "input": "x",
+            "max_output_tokens": 1,
+            "tools": [{"type": "function", "name": "f", "parameters": it}],
+        },
+    ),
+    "metadata": ("/v1/responses", lambda it: {"input": "x", "max_output_tokens": 1, "metadata": it}),
+    "/v1/messages": ("/v1/messages", lambda it: {**ONE_TOKEN, "tools": [{"name": "f", "input_schema": it}]}),
+    "a call": ("/v1/messages", lambda it: {"max_tokens": 1, "messages": of_calls(it)}),
+    "count": ("/v1/messages/count_tokens", lambda it: {"messages": HI, "tools": [{"name": "f", "input_schema": it}]}),
+    "the template's": ("/v1/chat/completions", lambda it: {**ONE_TOKEN, "chat_template_kwargs": {"a": it}}),
+    "/completion": ("/completion", lambda it: {"prompt": "x", "n_predict": 1, "json_schema": it}),
+}
+
+
+@pytest.mark.parametrize("levels", [20, 55, 62, 120, 200, 300, 450])
+def test_what_is_nested_too_deeply_is_refused(make_llama: MakeLlama, levels: int) -> None:
+    """Whatever would read it calls itself for each level."""
+    with serving(make_llama(n_ctx=4096)) as served:
+        for what, (path, asked) in DEEP.items():
+            reply = served.post(path, **asked(nested(levels)))
+            assert reply.status_code in ((200, 400) if 20 < levels < 63 else (200 if levels == 20 else 400,)), what
+            if levels > 63:
+                assert "the body is nested too deeply: it may have 128 levels" in reply.text
 
 
 @pytest.mark.parametrize("what", HUGE)

@@ -1,0 +1,41 @@
+"""How deep the lists and dicts of a request may be nested."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+MOST_LEVELS = 128
+"""What reads a request calls itself some times for each level, and Python allows 1,000 calls."""
+
+
+def require_few_levels(value: Any, what: str) -> None:
+    """Check how deep a value is nested, before anything calls itself for each of its levels.
+
+    Args:
+        value: what a caller or a client has given.
+        what: its name, for the message.
+
+    Raises:
+        ValueError: its lists and dicts are nested in more than ``MOST_LEVELS`` levels.
+    """
+    levels, inner = 0, _nested([value])
+    while inner:
+        levels += 1
+        if levels > MOST_LEVELS:
+            raise_too_deep(what)
+        inner = _nested(part for each in inner for part in (each.values() if isinstance(each, Mapping) else each))
+
+
+def raise_too_deep(what: str) -> NoReturn:
+    """Say that a value is nested too deeply.
+
+    Raises:
+        ValueError: always.
+    """
+    raise ValueError(f"{what} is nested too deeply: it may have {MOST_LEVELS} levels; give it fewer") from None
+
+
+def _nested(values: Iterable[Any]) -> list[Any]:
+    """The lists and dicts among some values, each once: in Python one may be in several places."""
+    return [*{id(value): value for value in values if isinstance(value, (list, tuple, Mapping))}.values()]

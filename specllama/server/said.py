@@ -1,0 +1,16 @@
+"""Says once in the log what of clients' requests is left out here."""
+
+from __future__ import annotations
+
+import logging
+
+_log = logging.getLogger("specllama.server")
+_MOST = 100  # what clients send may be anything
+_said: set[str] = set()
+
+
+def say_once(text: str) -> None:
+    """Writes a line, unless it was written before."""
+    if text not in _said and len(_said) < _MOST:
+        _said.add(text)
+        _log.warning("%s", text)
