@@ -97,8 +97,10 @@ def generate(llm: Llama, call: Call, body: Body, name: str) -> dict[str, Any]:
     body.model = body.model or name
     work = answering(llm, body, body.texts(), lambda text, watch: contextlib.nullcontext(call))
     chunks = work(call.watch or Watch())
-    responses = body._responses if isinstance(body, _OfResponses) else None
-    [response] = chunks if responses is None else responses.teller(body)(chunks)
+    if isinstance(body, _OfResponses) and body._responses is not None:
+        chunks = body._responses.teller(body)(chunks)
+    response: dict[str, Any]
+    [response] = chunks
     return response
 
 

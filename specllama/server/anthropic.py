@@ -128,7 +128,7 @@ class CountRequest(OtherForm):
             tools=[_tool(without_nulls(tool)) for tool in self.tools] or None,
             tool_choice=_choice(
                 without_nulls(self.tool_choice),
-                has_tools=any(tool.get("type") in (None, "custom") for tool in self.tools),
+                has_tools=self._has_functions(),
             ),
             parallel_tool_calls=not self.tool_choice.get("disable_parallel_tool_use"),
             response_format=_format("output_config.format", self.output_config.get("format"))
