@@ -25,6 +25,7 @@ from .other_form import OtherForm, with_fields_of
 from .replies import JsonReply, event_of
 from .request_limits import Place, checked
 from .requests import ChatRequest
+from .said import say_once
 from .wire import without_nulls
 
 _REFUSED = {
@@ -65,6 +66,12 @@ _OF_BLOCK = {
     "redacted_thinking": {"data"},
 }
 """The fields of each type of block, beside its type and cache_control. Anthropic's clients send back what they got."""
+_LEFT_OUT = {
+    *("server_tool_use", "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result"),
+    *("bash_code_execution_tool_result", "text_editor_code_execution_tool_result", "tool_search_tool_result"),
+    *("mcp_tool_use", "mcp_tool_result", "container_upload", "compaction"),
+}
+"""Blocks of tools that another server has run, or that cannot be read."""
 _IMAGE = '{"type": "base64", "media_type": "image/png", "data": "..."}'
 _OF_TOOL = {"name", "description", "input_schema", "strict"}
 _WITHOUT_EFFECT_OF_TOOL = {
@@ -273,6 +280,8 @@ def _messages(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
             )
         elif kind == "thinking":
             answer["reasoning_content"] = answer.get("reasoning_content", "") + _field(block, "thinking", str, "")
+        elif kind in _LEFT_OUT:
+            say_once(f"blocks of the type {kind!r} are left out of a conversation: they are of tools that are not here")
         elif kind != "redacted_thinking":  # it cannot be read
             parts.append(_part(block))
     if parts or len(answer) > 1:

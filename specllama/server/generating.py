@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Generator
@@ -23,6 +24,8 @@ from .replies import PING, EventStream, JsonReply, event_of, stopped_when_client
 from .request_limits import Bodies
 from .requests import ChatRequest, CompletionRequest
 from .worker import Worker
+
+_CHECKING = 2.0  # seconds that the head of a stream may wait for the check of its request
 
 
 class Teller(Protocol):
@@ -113,7 +116,11 @@ class Generating:
     ) -> Response:
         await self.bodies.run(asked.require_room, self.lender.llm)
         if is_stream:  # whose status is sent before it begins
-            await self.bodies.run(require_can_begin, self.lender.llm, asked)
+            checking = asyncio.ensure_future(self.bodies.run(require_can_begin, self.lender.llm, asked))
+            if (await asyncio.wait({checking}, timeout=_CHECKING))[0]:
+                checking.result()
+            else:  # what is wrong is said in the stream then
+                checking.add_done_callback(lambda done: done.cancelled() or done.exception())
         asked.model = asked.model or self.name
         work = self.lender.work(asked)
         told = work if teller is None else _told(work, teller)

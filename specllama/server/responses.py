@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -25,6 +26,7 @@ from .other_form import OtherForm, with_fields_of
 from .replies import JsonReply
 from .request_limits import checked
 from .requests import ChatRequest
+from .said import say_once
 from .wire import is_others, without_nulls
 
 _STATELESS = "nothing is stored: send the whole conversation as input"
@@ -62,7 +64,16 @@ _OF_ITEM = {
     "reasoning": {"summary", "content", "encrypted_content"},
     "function_call": {"call_id", "name", "arguments", "parsed_arguments"},
     "function_call_output": {"call_id", "name", "output"},
+    "custom_tool_call": {"call_id", "name", "input"},
+    "custom_tool_call_output": {"call_id", "name", "output"},
 }
+_LEFT_OUT = {
+    *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call"),
+    *("computer_call_output", "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output"),
+    *("apply_patch_call", "apply_patch_call_output", "mcp_list_tools", "mcp_call", "mcp_approval_request"),
+    *("mcp_approval_response", "tool_search_call", "tool_search_output", "compaction"),
+}
+"""Items of tools that another server has run, or that cannot be read."""
 _BREAK = "prompt_cache_breakpoint"
 _OF_PART = {
     "input_text": {"text", _BREAK},
@@ -225,6 +236,9 @@ def _messages(given: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for item in map(without_nulls, given):
         kind = item.get("type", "message")
+        if isinstance(kind, str) and kind in _LEFT_OUT:
+            say_once(f"items of the type {kind!r} are left out of a conversation: they are of tools that are not here")
+            continue
         if not isinstance(kind, str) or kind not in _ITEMS:
             why = _STATELESS if kind == "item_reference" else f"send {', '.join(_ITEMS)}"
             raise ValueError(f"input has an item of type {kind!r:.60}: {why}")
@@ -260,10 +274,15 @@ def _add_call(messages: list[dict[str, Any]], item: dict[str, Any]) -> None:
     messages[-1].setdefault("tool_calls", []).append(call)
 
 
+def _add_custom_call(messages: list[dict[str, Any]], item: dict[str, Any]) -> None:
+    """A call whose input is a text: in chats the arguments of a call are an object."""
+    _add_call(messages, {**item, "arguments": json.dumps({"input": _text(item, "input")}, ensure_ascii=False)})
+
+
 def _add_result(messages: list[dict[str, Any]], item: dict[str, Any]) -> None:
     output = item.get("output")
     if not isinstance(output, (str, list)):
-        raise ValueError("a function_call_output needs output, a text or a list of parts")
+        raise ValueError(f"a {item['type']} needs output, a text or a list of parts")
     content = [_part(part) for part in output] if isinstance(output, list) else output
     messages.append({"role": "tool", "tool_call_id": _text(item, "call_id"), "content": content})
 
@@ -273,6 +292,8 @@ _ITEMS: dict[str, Callable[[list[dict[str, Any]], dict[str, Any]], None]] = {
     "reasoning": _add_thought,
     "function_call": _add_call,
     "function_call_output": _add_result,
+    "custom_tool_call": _add_custom_call,
+    "custom_tool_call_output": _add_result,
 }
 
 

@@ -10,13 +10,27 @@ from specllama.drop_in.arguments import nearest
 from specllama.drop_in.chat_arguments import as_llama_cpp_has_it, check_request, with_parameters
 
 from .llama_fields import ASKS_FOR_NOTHING
+from .said import say_once
 
+OF_CLIENTS = (
+    "cache_control",
+    "client_metadata",
+    "include_reasoning",
+    "provider",
+    "session_id",
+    "trace",
+    "transforms",
+    "usage",
+)
+"""Fields that clients send for their own service: Codex's, and OpenRouter's, which coding agents send to any server."""
+_INSIDE = ("cache_control", "reasoning_details")
+"""Such fields of messages and tools."""
 WITHOUT_EFFECT = {
     # fields of OpenAI that mean nothing for one local model
     *("metadata", "moderation", "prompt_cache_key", "prompt_cache_options"),
     *("prompt_cache_retention", "safety_identifier", "service_tier", "store", "verbosity"),
     "modalities",  # only text is accepted
-    "client_metadata",  # Codex's
+    *OF_CLIENTS,
     # fields of llama-server about how the same answer is computed, or what is sent beside it
     *(
         "backend_sampling",
@@ -59,6 +73,8 @@ def plain_body(body: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
         plain["logit_bias"] = _biases(plain["logit_bias"])
     if plain.get("modalities", ["text"]) != ["text"]:
         raise ValueError('"modalities" must be ["text"]: an answer is text')
+    for name in plain.keys() & {*OF_CLIENTS}:
+        _pass_over(name)
     fields = {*known, *WITHOUT_EFFECT, *ASKS_FOR_NOTHING, "samplers", "n_probs"}
     for name in plain.keys() - fields:
         if name in REFUSED:
@@ -66,6 +82,18 @@ def plain_body(body: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
         hint = nearest(name[:_LONGEST_NAME], sorted(fields)) or "; /openapi.json lists all fields"
         raise ValueError(f'there is no field "{name[:_LONGEST_NAME]}"{hint}')
     return plain
+
+
+def _pass_over(name: str) -> None:
+    say_once(f'"{name}" has no effect here: it is a field of a client for its own service')
+
+
+def _without_clients(given: Any) -> Any:
+    """A message or a tool without what clients send for their own service."""
+    found = [name for name in _INSIDE if isinstance(given, dict) and name in given]
+    for name in found:
+        _pass_over(name)
+    return {name: value for name, value in given.items() if name not in _INSIDE} if found else given
 
 
 def _biases(given: list[Any] | dict[str, Any]) -> dict[str, Any]:
@@ -87,6 +115,9 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: a part of it has an unknown field, or the chosen tool is not in the request.
     """
     plain = without_nulls(body)
+    for name in ("messages", "tools"):
+        if isinstance(plain.get(name), list):
+            plain[name] = [_without_clients(each) for each in plain[name]]
     for name in ("tools", "functions"):
         if isinstance(plain.get(name), list):
             plain[name] = [_without_inner_nulls(tool, "function") for tool in plain[name] if not is_others(tool)]

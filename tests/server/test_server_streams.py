@@ -260,12 +260,13 @@ def test_what_nobody_reads_is_bounded(llm: specllama.Llama, monkeypatch: pytest.
     assert worker.outcomes["completed"] == 1
 
 
-def test_others_go_on_while_a_text_waits_for_its_reader(llm: specllama.Llama, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.long
+def test_others_go_on_while_a_text_waits_for_its_reader(make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:
     """And who reads after all gets all of it."""
     monkeypatch.setattr(job, "_MOST_UNREAD", 100_000)
     monkeypatch.setattr(job, "_PATIENCE", 60.0)
-    body = {**MANY, "n": 32}
-    with serving(llm, max_parallel=2) as served:
+    body = {**MANY, "n": 3, "max_tokens": 3000}
+    with serving(make_llama(n_ctx=4096), max_parallel=4) as served:
         whole = served.client.post("/v1/completions", json=body)
         with contextlib.closing(send(served, "/v1/completions", json.dumps(body).encode())) as slow:
             served.wait_until(lambda: served.app.state.worker.num_running == 1)
@@ -282,7 +283,7 @@ def test_others_go_on_while_a_text_waits_for_its_reader(llm: specllama.Llama, mo
                 found[choice["index"]] = found.get(choice["index"], "") + choice["text"]
         return found
 
-    assert texts(received) == texts(whole.content) and len(texts(received)) == 32
+    assert texts(received) == texts(whole.content) and len(texts(received)) == 3
 
 
 def test_a_connection_that_nobody_reads_is_closed(make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from specllama.server.requests import ChatRequest, CompletionRequest, StreamOpti
 from specllama.server.wire import REFUSED, WITHOUT_EFFECT
 
 if TYPE_CHECKING:
-    from conftest import MakeLlama, TinyFiles
+    from conftest import MakeLlama, Saying, TinyFiles
 
 PROMPT = "the cat sat on the dog and"
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
@@ -582,3 +582,23 @@ def test_what_open_webui_sends(served: Served, name: str) -> None:
     ended = [choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason]
     assert len(ended) == 1 and set(ended) <= {"stop", "length"}
     assert (chunks[-1].usage is not None) == ("stream_options" in body)
+
+
+def test_a_rendered_chat_gets_no_second_bos(saying: Saying) -> None:
+    """The text that /apply-template gives, sent as a prompt, has the tokens of the chat."""
+    template = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    with serving(saying(["One"], template)) as served:
+        chat = ask(served, CHATS)["usage"]["prompt_tokens"]
+        prompt = served.post("/apply-template", messages=MESSAGES).json()["prompt"]
+        assert prompt.startswith("<s>")
+        for given in (prompt, [prompt]):
+            assert ask(served, TEXTS, prompt=given)["usage"]["prompt_tokens"] == chat
+        assert served.post("/completion", prompt=prompt, n_predict=1).json()["tokens_evaluated"] == chat
+
+
+def test_tools_of_other_types_are_left_out(served: Served) -> None:
+    answer = ask(served, CHATS, tools=[*TOOLS, {"type": "web_search"}, {"type": "custom", "custom": {"name": "x"}}])
+    assert [one for one in answer["warnings"] if "is left out" in one] == [
+        f"a tool of the type {kind!r} is left out: it is no function" for kind in ("custom", "web_search")
+    ]
+    assert "there are no tools" in refused(served, CHATS, tools=[{"type": "custom"}], tool_choice="required")
