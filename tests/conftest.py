@@ -213,9 +213,11 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
         return tiny.write_llama(folder / f"{name}.gguf", vocabulary, tensors)
 
     target = llama("target", words, weights)
-    truncated = folder / "truncated.gguf"
+    damaged = folder / "damaged"  # not beside the models, where "auto" would warn of it
+    damaged.mkdir()
+    truncated = damaged / "truncated.gguf"
     truncated.write_bytes(target.read_bytes()[: target.stat().st_size // 2])
-    not_gguf = folder / "not_gguf.gguf"
+    not_gguf = damaged / "not_gguf.gguf"
     not_gguf.write_bytes(b"this is a text file, not a model\n" * 100)
     return TinyFiles(
         target=target,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Sequence
@@ -53,7 +54,7 @@ def lent(
             raise_closed()
         stack: Any = llama._stack
         if not isinstance(stack, _Lent):
-            stack = _Lent(_made(llama, name, kernels, hidden, taps))
+            stack = _Lent(_made(llama, name, kernels, hidden, taps), stack)
             # From this step on the Llama closes as its model does. Ctrl-C before it has changed nothing.
             cast(Any, llama)._stack = stack
         return cast(Model, stack.model)
@@ -104,10 +105,12 @@ class _Lent:
 
     Args:
         model: what it lends.
+        stack: llama_cpp's closing stack, which the model closes.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, stack: contextlib.ExitStack) -> None:
         self.model = model
+        self.callback = stack.callback  # llama_cpp's handlers for images free what they have there
 
     def close(self) -> None:
         """Free the model's context, then the rest when nobody uses the weights any more.
@@ -157,10 +160,12 @@ class _Handle:
         self._name = name
         self._before = before
         self._once = Once(free, [getattr(holder, name)])
+        self._stack = contextlib.ExitStack()
+        self.callback = self._stack.callback  # a further context over the weights closes itself before them
 
     def close(self) -> None:
         """Free it. llama_cpp's object then holds None, as after its own ``close``."""
-        for part in self._before:
+        for part in (*self._before, self._stack):
             part.close()
         setattr(self._holder, self._name, None)
         self._once.close()

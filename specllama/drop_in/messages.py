@@ -21,6 +21,7 @@ from llama_cpp import llama_chat_format
 
 from .base_class import BaseLlama
 from .chat_templates import OF_FILE
+from .depth import require_few_levels
 from .images import reads_images
 from .parts import text_of
 
@@ -259,8 +260,9 @@ def _call(call: Any, form: _Form) -> Any:
         return call
     arguments = function.get("arguments") or {}
     if form.objects and isinstance(arguments, str):
-        with contextlib.suppress(ValueError, RecursionError):  # a model may have written arguments that are no JSON
+        with contextlib.suppress(ValueError, RecursionError):  # a model may have written what is no JSON, or too deep
             found = json.loads(arguments)
+            require_few_levels(found, "arguments")
             arguments = found if isinstance(found, dict) else arguments
     elif not form.objects and isinstance(arguments, Mapping):
         arguments = json.dumps(arguments, ensure_ascii=False)

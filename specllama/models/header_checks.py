@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from . import catalog
-from .gguf_values import StoredTensor, UnusableFileError, architecture_of, read_whole_header, text_in
+from .gguf_values import (
+    StoredTensor,
+    UnusableFileError,
+    architecture_of,
+    read_whole_header,
+    read_without_texts,
+    text_in,
+)
 from .head_file import is_head
 from .weights_digest import Digest
 
@@ -53,14 +60,27 @@ def require_sound(path: str, *, as_head: bool = False, overrides: Mapping[str, A
     """
     try:
         values, tensors = read_whole_header(path)
-    except (UnusableFileError, OSError):
+    except OSError:
         return None  # llama.cpp refuses the file; then the reason is found
+    except UnusableFileError:
+        if _says_it_is_a_head(path):  # llama.cpp may open it all the same, and crash
+            raise
+        return None
     if is_head(values, tensors) and not as_head:
         raise ValueError(f"{path} is a head, and no model: give its path as draft_model (-md) of its target")
     problem = next(itertools.chain(problems(overridden(values, overrides)), _wrong_types(tensors)), None)
     if problem is not None:
         raise ValueError(f"cannot load {path}: {problem}, on which llama.cpp would crash; {catalog.remedy(path)}")
     return Digest(path, values, tensors)
+
+
+def _says_it_is_a_head(path: str) -> bool:
+    """Whether the metadata of a file with damaged tensors are those of a head."""
+    try:
+        values, _ = read_without_texts(path)
+    except (UnusableFileError, OSError):
+        return False
+    return is_head(values, {})
 
 
 def problems(values: Mapping[str, Any]) -> Iterable[str]:

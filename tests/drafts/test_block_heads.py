@@ -315,7 +315,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     "fewer layers": ({"layers": [1, 2]}, "has wrong shape"),
     "width": ({"n_embd": 24}, "it reads states of 24 numbers, and this one's have 32"),
     "tokens": ({"tokens": [3, 10**6]}, "drafts tokens from 3 to 1000000"),
-    "no tokens": ({"tokens": []}, "drafts no tokens: its d2t is empty"),
+    "no tokens": ({"tokens": []}, "the tensor d2t of the shape .0., which holds nothing"),
     "fc": ({"without": ["fc.weight"]}, "not found"),
     "q": ({"without": ["blk.1.attn_q.weight"]}, "not found"),
     "vocabulary": ({"vocabulary": WORDS.with_token(280, "zebra")}, "another vocabulary"),

@@ -263,7 +263,7 @@ def test_an_engine_of_ones_own(tiny_files: TinyFiles) -> None:
         ({"n_target": 48}, "reads states of 48 numbers, and this one's have 32"),
         ({"tokens": [3, 10**6]}, "drafts tokens from 3 to 1000000"),
         ({"tokens": [-1, 3]}, "drafts tokens from -1 to 3"),
-        ({"tokens": []}, "drafts no tokens: its d2t is empty"),
+        ({"tokens": []}, "the tensor d2t of the shape .0., which holds nothing"),
         ({"without": "fc.weight"}, "not found"),
         ({"without": "blk.0.attn_q.weight"}, "not found"),
         ({"without": "output.weight"}, "token embeddings or output matrix"),

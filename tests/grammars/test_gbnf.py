@@ -66,7 +66,7 @@ REFUSED = {
     "repetitions in a repetition of what may be empty": ('root ::= (("a"?){20}){20}', EMPTY),
     "what follows may be empty": ('root ::= "x" ' + "e " * 200_000 + '\ne ::= "a"?', f"{MANY_WAYS}|{DEEP}"),
     "what follows may begin in many ways": (
-        'root ::= "x" ' + "e " * 300 + "\ne ::= (" + " | ".join(f'"{i}"' for i in range(1000)) + ")?",
+        'root ::= "x" ' + "e " * 300 + "\ne ::= (" + " | ".join(f'"{chr(0x4E00 + i)}"' for i in range(1000)) + ")?",
         MANY_WAYS,
     ),
     "loops of branches": (

@@ -260,6 +260,15 @@ LOADS = ("BaseLlama", "_LoadedDraft", "llama_cpp.llama_model_load_from_file", "s
 """How the sources load a model. The last one does in `Llama` alone."""
 
 
+def _loading(node: ast.AST) -> str | None:
+    """How a node loads a model; None if it does not. llama.cpp's function is handed on to what calls it."""
+    if isinstance(node, ast.Attribute):
+        name = ast.unparse(node)
+        return name if name == LOADS[2] else None
+    name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+    return name if name in LOADS and name != LOADS[2] else None
+
+
 def test_whoever_loads_a_model_does_so_where_the_backend_is_prepared() -> None:
     found = 0
     for path in sorted((HELPERS.parents[1] / "specllama").glob("**/*.py")):
@@ -271,7 +280,7 @@ def test_whoever_loads_a_model_does_so_where_the_backend_is_prepared() -> None:
             for node in ast.walk(block)
         }
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and (name := ast.unparse(node.func)) in LOADS:
+            if (name := _loading(node)) is not None:
                 if name == LOADS[-1] and path.name != "llama.py":
                     continue
                 found += 1

@@ -182,29 +182,22 @@ class Leaver:
         return wait_in_the_middle if self.waited_for else work
 
 
-class Followed(NamedTuple):
-    """The work of a request, and the request's seed."""
-
-    seed: int | None
-    work: Work
-
-    def __call__(self, watch: Watch) -> Generator[Item, None, None]:
-        return self.work(watch)
-
-
 def followed(served: Served, leavers: dict[int, Leaver], monkeypatch: pytest.MonkeyPatch) -> collections.Counter[str]:
     """Counts the work that reaches the model: that of requests, and of garbage, which has no seed."""
     worker, started = served.app.state.worker, collections.Counter[str]()
     start, work_of = worker.start, Lender.work
 
-    def work(lender: Lender, request: CompletionRequest | ChatRequest) -> Followed:
-        seed = request.seed
-        answers = work_of(lender, request)
-        return Followed(seed, leavers[seed].slowed(answers) if seed in leavers else answers)
+    seeds: list[int | None] = []  # of the work that starts next, in the thread of the event loop
 
-    def start_and_count(work: Followed) -> Any:
+    def work(lender: Lender, request: CompletionRequest | ChatRequest) -> Any:
+        seeds.append(request.seed)
+        answers = work_of(lender, request)
+        return leavers[request.seed].slowed(answers) if request.seed in leavers else answers
+
+    def start_and_count(work: Any) -> Any:
+        seed = seeds.pop()
         job = start(work)
-        started["garbage" if work.seed is None else "requests"] += 1
+        started["garbage" if seed is None else "requests"] += 1
         return job
 
     monkeypatch.setattr(Lender, "work", work)
