@@ -35,7 +35,6 @@ def render(formatter: Callable[..., Any], messages: Sequence[Any], **fields: Any
     Raises:
         Exception: whatever the template raises for the messages as they are, if no change helps.
     """
-    response = None
     try:
         response = formatter(messages=messages, **fields)
         if not _leaves_out(response, messages):
