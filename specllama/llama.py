@@ -224,7 +224,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         if not (kwargs.get("embedding") or kwargs.get("vocab_only")):
             model.sequence  # refuses a model that cannot generate  # noqa: B018
         if draft is not None:
-            self.engine.own.exchange_draft(draft.open(model, DraftLoader(self, kwargs)))
+            self.engine.slot.exchange_draft(draft.open(model, DraftLoader(self, kwargs)))
 
     def _room(self) -> Room:
         """What must fit into memory beside a draft."""
@@ -281,10 +281,10 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         # The corpus and the arguments were given for the old draft.
         options = dataclasses.replace(self._draft_options, draft_model=draft, draft_kwargs=None, lookup_corpus=None)
         room = dataclasses.replace(self._room(), is_open=True)
-        with self.engine.own.exclusive(), self.engine.model.kept():  # a draft reads the target, which must stay
+        with self.engine.slot.exclusive(), self.engine.model.kept():  # a draft reads the target, which must stay
             kind = understood(options, self.model_path, as_assigned=True, room=room)
             opened = None if kind is None else kind.open(self.engine.model, DraftLoader(self, self._kwargs))
-            self.engine.own.exchange_draft(opened)
+            self.engine.slot.exchange_draft(opened)
         self._draft_options = options
 
     # Options and statistics
@@ -496,8 +496,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             BusyError: another thread is generating.
         """
         self._call.slot.require_alone("reset")
-        with self.engine.own.exclusive():
-            self.engine.own.require_at_rest()  # before anything has changed
+        with self.engine.slot.exclusive():
+            self.engine.slot.require_at_rest()  # before anything has changed
             super().reset()  # type: ignore[no-untyped-call]
             self.engine.forget()
 
@@ -560,9 +560,9 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             RuntimeError: the Llama was created without ``embedding=True``, or the model makes none.
         """
         inputs, is_one = as_inputs(input)
-        with self.engine.own.exclusive():
-            self.engine.own.require_threads()
-            self.engine.own.require_at_rest()
+        with self.engine.slot.exclusive():
+            self.engine.slot.require_threads()
+            self.engine.slot.require_at_rest()
             self.engine.model.require_weights()
             self.engine.model.require_embedder()
             if not self.context_params.embeddings:
@@ -616,8 +616,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             BusyError: another thread is generating.
         """
         self._call.slot.require_alone("load_state")
-        with self.engine.own.exclusive():
-            self.engine.own.require_at_rest()
+        with self.engine.slot.exclusive():
+            self.engine.slot.require_at_rest()
             known, seed = fitted(self, self._origin, state), self._seed
             try:
                 with captured_errors() as errors:

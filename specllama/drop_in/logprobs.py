@@ -24,7 +24,7 @@ def prompt_logprobs(
     """The log-probabilities of all prompt tokens. The prompt is decoded again, since the KV cache keeps no logits.
 
     Args:
-        engine: the engine, whose own slot must be free.
+        engine: the engine, whose ``slot`` must be free.
         tokens: the prompt.
         num_top: how many alternatives to give for each token; None for none.
         listener: is notified between chunks of the prompt.

@@ -103,7 +103,7 @@ class EngineLlama(BaseLlama):
     @property
     def _call(self) -> Call:
         """The call of a method that was given none."""
-        return Call(self.engine.own, self.engine.account.options)
+        return Call(self.engine.slot, self.engine.account.options)
 
 
 class View:

@@ -62,7 +62,7 @@ class Engine(ClosedWhenGone):
 
     Attributes:
         model: the target.
-        own: the slot of the model's own context.
+        slot: the slot of the model's own context.
         texts: the slots of several texts at once.
         kept: the copies of earlier texts of the model's own context.
     """
@@ -81,8 +81,8 @@ class Engine(ClosedWhenGone):
         self.model = model
         self.account = Account(options or Options.checked("auto", "auto", 64))
         self.kept = KeptTexts(cache_ram)
-        self.own = Slot(self.account, model, position or Position(model.n_ctx), draft, kept=self.kept)
-        self.texts = Texts(self.own, cache_tokens)
+        self.slot = Slot(self.account, model, position or Position(model.n_ctx), draft, kept=self.kept)
+        self.texts = Texts(self.slot, cache_tokens)
 
     @classmethod
     def open(
@@ -178,7 +178,7 @@ class Engine(ClosedWhenGone):
             if shown_layers:
                 require_computed(model)
             if kind is not None:
-                engine.own.exchange_draft(kind.open(model, _Loader(engine, opening)))
+                engine.slot.exchange_draft(kind.open(model, _Loader(engine, opening)))
         except BaseException:
             engine.close()
             raise
@@ -188,7 +188,7 @@ class Engine(ClosedWhenGone):
 
     def generate(self, tokens: Sequence[int], **asked: Any) -> Generation:
         """Generate the tokens that follow a prompt, one at a time. `request` describes the arguments."""
-        return Generation(self.own, self.request(tokens, **asked), keeper=self)
+        return Generation(self.slot, self.request(tokens, **asked), keeper=self)
 
     def request(
         self,
@@ -272,7 +272,7 @@ class Engine(ClosedWhenGone):
         def read(sequence: _core.Sequence, start: int, count: int) -> list[tuple[int, npt.NDArray[np.single]]]:
             return [(start + i, sequence.logits(i)) for i in range(count)]
 
-        for rows in forced(self.own, ids[:-1], listener, read, most=_CHUNK):
+        for rows in forced(self.slot, ids[:-1], listener, read, most=_CHUNK):
             yield from rows
 
     def states(
@@ -309,7 +309,7 @@ class Engine(ClosedWhenGone):
         first_logits = checked_index("first_logits", first_logits, "the place of a token")
         chosen = token_ids(rows, "rows", self.model.n_vocab)
         ids = token_ids(tokens, "tokens", self.model.n_vocab)
-        yield from states_of(self.own, ids, listener, chosen, first_logits)
+        yield from states_of(self.slot, ids, listener, chosen, first_logits)
 
     def forget(self) -> None:
         """Empty the model's own context. Target and draft decode the next text from its beginning.
@@ -319,13 +319,13 @@ class Engine(ClosedWhenGone):
         Raises:
             BusyError: another thread is generating.
         """
-        with self.own.exclusive():
-            self.own.require_at_rest()
+        with self.slot.exclusive():
+            self.slot.require_at_rest()
             self.model.clear()
-            self.own.position.change(0)
+            self.slot.position.change(0)
             self.kept.clear()
-            if self.own.draft is not None:
-                self.own.draft.forget()
+            if self.slot.draft is not None:
+                self.slot.draft.forget()
 
     # Without the loop
 
@@ -343,11 +343,11 @@ class Engine(ClosedWhenGone):
             ClosedError: the model is closed.
             ValueError: there is no such model.
         """
-        model, own = self._model(name), self.own
-        with own.exclusive():
-            own.require_threads()
-            own.require_at_rest()
-            changes = functools.partial(own.position.change, 0)
+        model, slot = self._model(name), self.slot
+        with slot.exclusive():
+            slot.require_threads()
+            slot.require_at_rest()
+            changes = functools.partial(slot.position.change, 0)
             changes()  # tells a text that is under way that it cannot continue
             try:
                 with emptied(model, changes) as direct:
@@ -380,9 +380,9 @@ class Engine(ClosedWhenGone):
             OSError, RuntimeError: they cannot be written to the cache directory.
             ValueError: there is no such model.
         """
-        with self.own.exclusive():
+        with self.slot.exclusive():
             costs.write(costs.cost_key(self._model(name), name), seconds)
-            self.own.restore_costs()
+            self.slot.restore_costs()
 
     def _model(self, name: str) -> Model:
         models = self.models
@@ -430,12 +430,12 @@ class Engine(ClosedWhenGone):
     @property
     def draft(self) -> Draft | None:
         """The draft, usable or not; None if there is none."""
-        return self.own.draft
+        return self.slot.draft
 
     @property
     def why_plain(self) -> str | None:
         """Why the draft cannot be used, so that all text is decoded plainly; None if it can, or there is none."""
-        return None if self.draft is None or self.own.claim(self.draft) else self.draft.unusable
+        return None if self.draft is None or self.slot.claim(self.draft) else self.draft.unusable
 
     @property
     def models(self) -> dict[str, Model]:
@@ -448,7 +448,7 @@ class Engine(ClosedWhenGone):
     @property
     def stats(self) -> Stats:
         """Statistics of the text that is under way in the model's own context, else of the last one there."""
-        return self.own.stats()
+        return self.slot.stats()
 
     @property
     def total_stats(self) -> Stats:
@@ -470,13 +470,13 @@ class Engine(ClosedWhenGone):
         self.texts.require_outside()
         self.texts.end_beside()
         # No generator holds the block: one that Ctrl-C keeps from its end lives on with the traceback, and holds it.
-        with captured_errors(), self.own.exclusive():
-            self.own.require_outermost()
+        with captured_errors(), self.slot.exclusive():
+            self.slot.require_outermost()
             self.model.end_sequence()
-            self.own.refuse_as_closed()
+            self.slot.refuse_as_closed()
             self.texts.close()
-            if self.own.draft is not None:  # a head's context may use parts of the target's
-                self.own.draft.close()
+            if self.slot.draft is not None:  # a head's context may use parts of the target's
+                self.slot.draft.close()
             free()
 
     def close(self) -> None:

@@ -53,7 +53,7 @@ def checked_cache_tokens(value: Any) -> int | None:
 
 
 class _Beside(NamedTuple):
-    """A text that has the own slot: its thread, and what stops it."""
+    """A text that has the model's own context: its thread, and what stops it."""
 
     thread: int
     stop: Callable[[], None] | None
@@ -64,16 +64,16 @@ class Texts:
 
     They are opened when they are first needed, and opened again when more are needed, or the draft has changed.
 
-    A model whose memory is recurrent or a sliding window has only its own slot, because such a memory cannot be shared:
-    a recurrent state cannot be cut, and of a window llama.cpp gives away cells to which a text may have to go back.
+    A model whose memory is recurrent or a sliding window has only that one, because such a memory cannot be shared: a
+    recurrent state cannot be cut, and of a window llama.cpp gives away cells to which a text may have to go back.
 
     Args:
-        own: the slot of the model's own context.
+        slot: the slot of the model's own context.
         cache_tokens: how many tokens the cache of these texts holds; None: all that they may have.
     """
 
-    def __init__(self, own: Slot, cache_tokens: int | None = None) -> None:
-        self.own = own
+    def __init__(self, slot: Slot, cache_tokens: int | None = None) -> None:
+        self.slot = slot
         self._cache_tokens = cache_tokens
         # No Condition: its methods are Python code, and Ctrl-C in one of them would leave it locked for good.
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class Texts:
         self._texts: dict[Slot, str] = {}  # by slot, the last text that was asked for
         self._count = 0
         self._takers: list[int] = []  # the threads that have a slot
-        self._beside: _Beside | None = None  # who has the own slot (see `beside`)
+        self._beside: _Beside | None = None  # who has `slot` (see `beside`)
         self._draft: tuple[object, bool] = (None, False)  # the draft when slots were opened, and whether it was usable
         self._is_closed = False
         self._is_lost = False  # whether texts were under way in the parent of this process
@@ -94,7 +94,7 @@ class Texts:
     def open(self, count: int) -> int:
         """Make room for ``count`` texts at once. Returns how many there may be: 1 if the memory cannot be shared.
 
-        If ``count`` is 1, the text takes the own slot, unless others are under way.
+        If ``count`` is 1, the text takes `slot`, unless others are under way.
 
         Raises:
             ClosedError: the Llama is closed.
@@ -104,7 +104,7 @@ class Texts:
             RuntimeError: this is a fork, and texts were under way in its parent, or it would use a GPU.
         """
         self.require_outside()
-        self.own.model.require_open()
+        self.slot.model.require_open()
         require_own_gpu()
         if not self._can_share():
             return 1
@@ -117,7 +117,7 @@ class Texts:
                 if not self._takers:
                     self._close()
                 return 1
-            draft = self.own.draft
+            draft = self.slot.draft
             is_fitting = self._count >= count and self._draft == (draft, _is_usable(draft))
             if self._contexts is not None and is_fitting:
                 return count
@@ -142,8 +142,8 @@ class Texts:
         """Wait for a free slot, and take it for the block.
 
         Args:
-            count: how many texts run at once, as `open` has returned. If it is 1, the text takes the own slot while
-                there are no others.
+            count: how many texts run at once, as `open` has returned. If it is 1, the text takes `slot` while there are
+                no others.
             poll: called while this waits. What it raises ends the waiting.
             text: the prompt. If it continues the text of a free slot, as in a conversation, it gets that slot. Else it
                 gets the slot that was used least recently, so that the others can be continued.
@@ -157,9 +157,9 @@ class Texts:
             with contextlib.suppress(queue.Empty):
                 waiter.get(timeout=_WAITING)
             poll()
-        if slot is self.own:
-            with self.beside(poll, stop) as own:
-                yield own
+        if slot is self.slot:
+            with self.beside(poll, stop) as alone:
+                yield alone
             return
         try:
             yield slot
@@ -173,7 +173,7 @@ class Texts:
                 costs.keep()
 
     def _slot_for(self, text: str, taker: int, count: int, waiter: queue.SimpleQueue[None]) -> Slot | None:
-        """A slot for a text, which takes it. The own slot has to be taken yet. None if it must wait.
+        """A slot for a text, which takes it. `slot` has to be taken yet. None if it must wait.
 
         Raises:
             ClosedError: the Llama is closed, or being closed.
@@ -182,10 +182,10 @@ class Texts:
             if self._is_closed:
                 raise_closed()
             if not self._count and count == 1:
-                return self.own
-            if not self._count:  # a text that takes the own slot may have closed the others since `open`
+                return self.slot
+            if not self._count:  # a text that takes `slot` may have closed the others since `open`
                 self._close()
-                self._open(self.own.draft, count)
+                self._open(self.slot.draft, count)
             if not self._free:
                 if waiter not in self._waiting:
                     self._waiting.append(waiter)
@@ -204,7 +204,7 @@ class Texts:
 
     @contextlib.contextmanager
     def beside(self, poll: Callable[[], None], stop: Callable[[], None] | None = None) -> Iterator[Slot]:
-        """Take the own slot for the block, for a text that needs the model's own context. One such text at a time.
+        """Take `slot` for the block, for a text that needs the model's own context. One such text at a time.
 
         Args:
             poll: called while another text has the slot. What it raises ends the waiting.
@@ -219,7 +219,7 @@ class Texts:
                 waiter.get(timeout=_WAITING)
             poll()
         try:
-            yield self.own
+            yield self.slot
         finally:
             with self._lock:
                 self._beside = None
@@ -236,7 +236,7 @@ class Texts:
             return self._beside is taker
 
     def end_beside(self) -> None:
-        """Stop the text that has the own slot, if there is one, and wait for its end. Then this object is closed.
+        """Stop the text that has `slot`, if there is one, and wait for its end. Then this object is closed.
 
         Raises:
             BusyError: it cannot be stopped.
@@ -310,23 +310,23 @@ class Texts:
         self._close()
 
     def _can_share(self) -> bool:
-        models = [self.own.model, *({} if self.own.draft is None else self.own.draft.models).values()]
+        models = [self.slot.model, *({} if self.slot.draft is None else self.slot.draft.models).values()]
         return all(model.is_shareable for model in models)
 
     def _open(self, draft: Draft | None, count: int) -> None:
-        own = self.own
+        model, account = self.slot.model, self.slot.account
         if draft is not None:
             draft.require_several()
-        self._contexts = contexts = Contexts(own.model, draft, count, self._cache_tokens)
+        self._contexts = contexts = Contexts(model, draft, count, self._cache_tokens)
         for number in range(count):
             target, sequences = contexts.sequences(number)
             drafting = None if draft is None else DraftOfMany(draft, sequences)
-            position = Position(own.model.n_ctx)
-            slot = Slot(own.account, own.model, position, drafting, sequence=target, scheduler=contexts.scheduler)
+            position = Position(model.n_ctx)
+            slot = Slot(account, model, position, drafting, sequence=target, scheduler=contexts.scheduler)
             self._free.append(slot)
         self._draft = draft, _is_usable(draft)
         if draft is not None:
-            self._costs = CostMemory(contexts.scheduler, own.model, draft.timed)
+            self._costs = CostMemory(contexts.scheduler, model, draft.timed)
         self._count = count  # from now on it is open: where Ctrl-C has come before, the next text opens it anew
 
     def _close(self) -> None:

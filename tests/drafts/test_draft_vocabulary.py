@@ -162,7 +162,7 @@ def biased(bias: dict[int, float]) -> Callable[..., Any]:
 
 def probabilities_of_pairs(llm: specllama.Llama, chain: ref.Chain) -> ref.Array:
     """Of every two tokens behind the prompt, by what the target's own kernels make of them."""
-    sequence = llm.engine.own.sequence
+    sequence = llm.engine.slot.sequence
     table = np.zeros((N_LETTERS, N_LETTERS))
     for first in range(N_LETTERS):
         sequence.assume(np.empty(0, dtype=np.int32))

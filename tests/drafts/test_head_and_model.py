@@ -46,7 +46,7 @@ def test_texts_are_those_of_plain_decoding(
     plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
     llm = make_llama(tiny_files.deep, both, verify=rule, **EXACT_CACHE)
     for costs in ([TARGET, FREE, COSTLY], [TARGET, COSTLY, FREE], [TARGET, FREE, FREE]):
-        llm.engine.own.loop.restore_costs(costs)
+        llm.engine.slot.loop.restore_costs(costs)
         text_of(llm, LONG[1:], num_draft_tokens="auto", temperature=0.9, max_tokens=20)
         assert_texts_of_plain_decoding(llm, plain, rule, [LONG, "a dog", LONG + " no fox"], [1, 5, "auto"])
     assert {"head", "model"} <= llm.total_stats.per_drafter.keys()
@@ -76,7 +76,7 @@ def test_a_head_that_is_no_model(
     plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
     llm = make_llama(tiny_files.deep, [tiny_files.good, head], verify=rule, max_parallel=2, **EXACT_CACHE)
     for costs in ([TARGET, FREE, COSTLY], [TARGET, COSTLY, FREE]):
-        llm.engine.own.loop.restore_costs(costs)
+        llm.engine.slot.loop.restore_costs(costs)
         text_of(llm, LONG[1:], num_draft_tokens="auto", temperature=0.9, max_tokens=20)
         assert_texts_of_plain_decoding(llm, plain, rule, [LONG, "a dog", LONG + " no fox"], [1, 5, "auto"])
     assert {"state_head", "model"} <= llm.total_stats.per_drafter.keys()
@@ -126,7 +126,7 @@ def test_several_texts(make_llama: MakeLlama, tiny_files: TinyFiles, both: list[
 def test_what_they_cost_is_kept(make_llama: MakeLlama, tiny_files: TinyFiles, both: list[Path]) -> None:
     llm = make_llama(tiny_files.deep, both, num_draft_tokens="auto", **EXACT_CACHE)
     for costs in ([TARGET, FREE, COSTLY], [TARGET, COSTLY, FREE]):
-        llm.engine.own.loop.restore_costs(costs)
+        llm.engine.slot.loop.restore_costs(costs)
         text_of(llm, LONG, temperature=0.0)
     for name in ("target", "head", "draft"):
         assert any(f'"role": "{name}"' in path.read_text() for path in (cache.cache_dir() / "costs").iterdir())

@@ -212,7 +212,7 @@ def test_a_heads_decodes_that_fail_cost_no_text(make_llama: MakeLlama, tiny_file
     """In its prompt, and in the middle of a text."""
     llm = make_llama(tiny_files.deep, head, **EXACT_CACHE)
     plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
-    draft = llm.engine.own.draft
+    draft = llm.engine.slot.draft
     assert isinstance(draft, DecodingDraft)
     own: Any = types.SimpleNamespace(_ctx=types.SimpleNamespace(ctx=draft.model.context))
     for first in (0, 7):
@@ -269,7 +269,7 @@ def test_the_window_moves_beyond_the_states_that_are_kept(
     found, expected = (list(one.engine.generate(tokens, max_tokens=60, temperature=0.0)) for one in (llm, plain))
     assert found == expected
     assert by_head(llm.stats).num_draft_tokens > 0
-    draft = llm.engine.own.draft
+    draft = llm.engine.slot.draft
     assert isinstance(draft, DecodingDraft)
     assert 60 < draft.sequence.num_tokens < 512 + 60
 

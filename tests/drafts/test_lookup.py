@@ -62,7 +62,7 @@ def test_nothing_is_looked_up_behind_an_end(make_llama: MakeLlama, gamma: int | 
     llm = make_llama(draft="lookup", num_draft_tokens=gamma)
     turn = [270, 280, 290, 265, llm.token_eos(), 300, 310, 320, 305]
     for _ in range(8):
-        llm.engine.own.loop.restore_costs([{1: 1.0, 17: 1.1}, {}])  # a lookup pays
+        llm.engine.slot.loop.restore_costs([{1: 1.0, 17: 1.1}, {}])  # a lookup pays
         llm.create_completion("a dog", max_tokens=3, num_draft_tokens=0)  # auto measures plain decoding first
         tokens = llm.generate([1, *turn, *turn], temp=0.0)
         next(tokens)
@@ -96,7 +96,7 @@ def test_a_corpus_beside_a_draft_model(make_llama: MakeLlama, tiny_files: TinyFi
     for each in (llm, copy):
         for _ in range(8):  # what decodes really cost is seen, too, and may end the lookup early
             # A lookup pays, the model does not.
-            each.engine.own.loop.restore_costs([{1: 1.0, 17: 1.1}, {1: 0.9, 600: 900.0}])
+            each.engine.slot.loop.restore_costs([{1: 1.0, 17: 1.1}, {1: 0.9, 600: 900.0}])
             assert [token.id for token in each.generate_tokens("the dog", **settings)] == answer
             assert each.stats.per_drafter.keys() >= {"lookup"}
         assert each.total_stats.per_drafter["lookup"].num_accepted_tokens > 0

@@ -42,7 +42,7 @@ def test_a_draft_that_is_closed_when_a_text_begins_costs_speed_alone(
     llm.engine.draft.sequence.decoder.close()
     with pytest.warns(specllama.FallbackWarning, match="the draft Llama is closed"):
         assert text_of(llm, PROMPT[:12], **GREEDY) == text_of(make_llama(), PROMPT[:12], **GREEDY)
-    assert llm.n_tokens <= llm.engine.own.sequence.num_tokens
+    assert llm.n_tokens <= llm.engine.slot.sequence.num_tokens
     llm.draft_model = None
     assert text_of(llm, PROMPT, **GREEDY) == text_of(make_llama(), PROMPT, **GREEDY)
 
@@ -51,11 +51,11 @@ def test_a_draft_that_is_closed_when_a_text_begins_costs_speed_alone(
 def test_a_call_that_found_the_draft_busy_leaves_the_truth(
     llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles, names: tuple[str, ...]
 ) -> None:
-    engine = FailingEngine(llm.engine.own.loop, names)
-    llm.engine.own._loop = engine  # type: ignore[assignment]
+    engine = FailingEngine(llm.engine.slot.loop, names)
+    llm.engine.slot._loop = engine  # type: ignore[assignment]
     with pytest.raises(specllama.BusyError, match="another thread"):
         llm.create_completion(PROMPT, **GREEDY)
-    assert llm.n_tokens <= llm.engine.own.sequence.num_tokens
+    assert llm.n_tokens <= llm.engine.slot.sequence.num_tokens
     engine.failing = False
     assert_like_fresh(llm, make_llama, tiny_files)
 

@@ -201,7 +201,7 @@ def test_it_is_not_asked_behind_an_end_that_was_looked_up(
 
     again = llama_cpp.LogitsProcessorList([repeat])
     for _ in range(3):
-        llm.engine.own.loop.restore_costs([{1: 1.0, 17: 1.1}, {}])  # a lookup pays
+        llm.engine.slot.loop.restore_costs([{1: 1.0, 17: 1.1}, {}])  # a lookup pays
         out = llm.create_completion(prompt, max_tokens=60, temperature=0.0, logits_processor=again)
         assert out["choices"][0]["finish_reason"] == "stop"
         assert llm.stats.num_tokens == len(rest)

@@ -129,7 +129,7 @@ def test_what_was_decided_of_a_round_is_counted(make_llama: MakeLlama, tiny_file
         assert len(tokens) == stats.num_tokens == taken
         first = stats.num_first_tokens
         assert first == int(taken == 1)  # later the prompt is in the memory
-        of_rounds = llm.engine.own.loop.counters.num_emitted_tokens
+        of_rounds = llm.engine.slot.loop.counters.num_emitted_tokens
         assert of_rounds == taken - first
         assert stats.num_accepted_tokens == max(0, taken - 1 - (taken - 1) // 7)
         assert stats.num_drafts == (taken + 5) // 7

@@ -87,7 +87,7 @@ class Using:
         elif self._use == "score":
             list(engine.score(self._other))
         elif self._use == "exchange_draft":
-            engine.own.exchange_draft(None)
+            engine.slot.exchange_draft(None)
         else:
             text = engine.generate(self._other, **GREEDY)
             self.begun = [next(text)]

@@ -167,7 +167,7 @@ def test_what_decodes(engine: Engine, tiny_files: TinyFiles) -> None:
 def test_costs_that_are_kept_are_known_to_the_next_engine(engine: Engine, tiny_files: TinyFiles) -> None:
     engine.keep_costs("draft", {1: 0.001, 4: 0.002})
     with Engine.open(tiny_files.target, tiny_files.good, **SMALL) as other:
-        assert [each.own.loop.costs for each in (engine, other)] == [[{}, pytest.approx({1: 0.001, 4: 0.002})]] * 2
+        assert [each.slot.loop.costs for each in (engine, other)] == [[{}, pytest.approx({1: 0.001, 4: 0.002})]] * 2
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.3])
@@ -198,7 +198,7 @@ def test_scoring_that_fails_leaves_nothing_to_reuse(engine: Engine, monkeypatch:
             raise specllama.DecodeError("as it happens")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(engine.own), "sequence", Failing())
+        patch.setattr(type(engine.slot), "sequence", Failing())
         with pytest.raises(specllama.DecodeError):
             next(engine.score(prompt[::-1]))
     assert list(engine.generate(prompt, max_tokens=9, temperature=0.0)) == expected

@@ -138,13 +138,13 @@ def test_a_pair(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     for role, model in (("target", llm), ("draft", draft)):
         wanted = {n: result.curves[role].spread(n)[0] for n in result.curves[role].sizes}
         assert kept(model, role) == wanted
-    restored = llm.engine.own.loop.costs  # the engine that was there believes it from here on
+    restored = llm.engine.slot.loop.costs  # the engine that was there believes it from here on
     assert restored[0] == pytest.approx(kept(llm, "target"))
     assert restored[1] == pytest.approx(kept(draft, "draft"))
     assert llm.n_tokens == draft.n_tokens == 0
     assert llm.create_completion(PROMPT, max_tokens=8, temperature=0.0)["choices"][0]["text"] == text
     other = make_llama(draft=tiny_files.good)
-    assert other.engine.own.loop.costs[0] == pytest.approx(kept(llm, "target"))
+    assert other.engine.slot.loop.costs[0] == pytest.approx(kept(llm, "target"))
     assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["curves"]["draft"]["points"][-1]["n"] == 256
 
 
@@ -158,7 +158,7 @@ def test_a_target_alone(make_llama: MakeLlama, draft: str | None) -> None:
     assert list(result.plans) == ["lookup"]
     assert list(kept(llm, "target")) == [1, 2, 3, 4, 5]
     llm.draft_model = "lookup"
-    assert list(llm.engine.own.loop.costs[0]) == [1, 2, 3, 4, 5]
+    assert list(llm.engine.slot.loop.costs[0]) == [1, 2, 3, 4, 5]
 
 
 def test_no_more_sizes_than_are_kept_or_fit(make_llama: MakeLlama) -> None:

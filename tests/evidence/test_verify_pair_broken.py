@@ -237,9 +237,9 @@ class Corrupting(BrokenEngine):
 
 
 def broken(llm: specllama.Llama, kind: type[BrokenEngine]) -> specllama.Llama:
-    engine: Any = kind(llm.engine.own.loop)
+    engine: Any = kind(llm.engine.slot.loop)
     engine.context = lent(llm).sequence
-    llm.engine.own._loop = engine
+    llm.engine.slot._loop = engine
     return llm
 
 
@@ -309,7 +309,7 @@ def tied(make_llama: MakeLlama, tmp_path: Path) -> specllama.Llama:
     target = tiny.write_llama(tmp_path / "tied.gguf", words, weights)
     draft = tiny.write_llama(tmp_path / "draft.gguf", words, tiny.noisy(weights, 0.05, seed=2))
     llm = broken(make_llama(target, draft), TakesTheOther)
-    engine: Any = llm.engine.own.loop
+    engine: Any = llm.engine.slot.loop
     engine.one, engine.other = one, other
     return llm
 
@@ -344,7 +344,7 @@ def test_behind_a_near_tie_with_penalties_nothing_is_compared(tied: specllama.Ll
 
 def test_the_other_of_two_tied_tokens_is_a_failure_where_noise_decides(tied: specllama.Llama) -> None:
     """The loop's fault is the same, but under the coupled rule their noise tells the two apart."""
-    engine: Any = tied.engine.own.loop
+    engine: Any = tied.engine.slot.loop
     engine.rule = "coupled"
     result = verify.run(tied, PROMPTS, samples=60, rules=["rejection"], **QUICK)
     failed = [text for text in result.texts if text.problems]

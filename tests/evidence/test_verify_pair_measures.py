@@ -254,9 +254,9 @@ def test_the_scorer_leaves_an_empty_cache(make_llama: MakeLlama, tiny_files: Tin
             for length in (40, 12, 40, 25):
                 direct.prefill(tokens[:length])
                 rows.append(direct.decode(tokens[length : length + 1])[0])
-                assert llm.engine.own.sequence.tokens().tolist() == tokens[: length + 1]
+                assert llm.engine.slot.sequence.tokens().tolist() == tokens[: length + 1]
             assert rows[0] == pytest.approx(rows[2], abs=1e-4)
             direct.clear()
             assert direct.decode_last(tokens[:26]) == pytest.approx(rows[3], abs=2e-2)
-        assert llm.engine.own.sequence.num_tokens == 0
+        assert llm.engine.slot.sequence.num_tokens == 0
         assert llm.n_tokens == 0

@@ -205,7 +205,7 @@ def test_forced_text_is_guessed_where_the_pace_decides(
     plain = llm.create_completion("the", num_draft_tokens=0, **settings)["choices"][0]["text"]
     accepted = 0
     for _ in range(5):
-        llm.engine.own.loop.restore_costs([{1: 1.0, 17: 1.1}, {1: 1.0, 600: 900.0}])  # a guess pays, the model does not
+        llm.engine.slot.loop.restore_costs([{1: 1.0, 17: 1.1}, {1: 1.0, 600: 900.0}])  # guesses pay, the model does not
         assert llm.create_completion("the", **settings)["choices"][0]["text"] == plain
         if "grammar" in llm.stats.per_drafter:
             accepted += llm.stats.per_drafter["grammar"].num_accepted_tokens

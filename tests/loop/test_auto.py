@@ -152,7 +152,7 @@ def test_plain_decoding_teaches_what_it_costs(make_llama: MakeLlama, tiny_files:
     llm = auto(make_llama, tiny_files, "good")
     tokens_of(llm, num_draft_tokens=0, temp=0.0)
     tokens_of(llm, num_draft_tokens=3, temp=0.0)
-    target, draft = costs_of(llm.engine.own.loop)
+    target, draft = costs_of(llm.engine.slot.loop)
     assert {1, 4} <= target.keys()
     assert 1 in draft
     tokens_of(llm, temp=0.0, length=6)  # after eight rounds it may be measured again
@@ -168,7 +168,7 @@ def test_a_prompt_that_would_cost_the_draft_too_much(make_llama: MakeLlama, tiny
     expected = tokens_of(make_llama(num_draft_tokens=0), temp=0.0)
     for target_costs, skipped in ((CHEAP, True), (DEAR, False)):
         llm = auto(make_llama, tiny_files, "good")
-        llm.engine.own.loop.restore_costs([target_costs, {1: 0.001, 2: 0.001, 600: 0.002}])
+        llm.engine.slot.loop.restore_costs([target_costs, {1: 0.001, 2: 0.001, 600: 0.002}])
         assert tokens_of(llm, temp=0.0, length=2) == expected[:2]
         decoded = llm.stats.num_draft_tokens_decoded
         assert decoded == 2 if skipped else decoded >= llm.stats.num_prompt_tokens - 1
@@ -195,15 +195,15 @@ def test_the_first_token_waits_for_no_draft(make_llama: MakeLlama, tiny_files: T
 
 def test_a_draft_that_was_measured_in_a_busy_hour(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = auto(make_llama, tiny_files, "good")
-    llm.engine.own.loop.restore_costs([DEAR, {1: 60.0, 2: 61.0, 600: 1000.0}])
+    llm.engine.slot.loop.restore_costs([DEAR, {1: 60.0, 2: 61.0, 600: 1000.0}])
     tokens_of(llm, temp=0.0)
     assert llm.stats.num_draft_prompts_skipped == 0
-    assert llm.engine.own.loop.costs[1][1] < 30.0
+    assert llm.engine.slot.loop.costs[1][1] < 30.0
 
 
 def test_a_skipped_prompt_is_counted_without_a_round(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = auto(make_llama, tiny_files, "good")
-    llm.engine.own.loop.restore_costs([CHEAP, {1: 0.001, 2: 0.001, 600: 0.002}])
+    llm.engine.slot.loop.restore_costs([CHEAP, {1: 0.001, 2: 0.001, 600: 0.002}])
     with pytest.raises(Stopped):
         tokens_of(llm, call=call_on(llm, watch=Impatient(1)))
     assert llm.stats.num_draft_prompts_skipped == 1
@@ -212,15 +212,15 @@ def test_a_skipped_prompt_is_counted_without_a_round(make_llama: MakeLlama, tiny
 def test_costs_are_handed_on(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = auto(make_llama, tiny_files, "good")
     tokens_of(llm, temp=0.0)
-    known = costs_of(llm.engine.own.loop)
+    known = costs_of(llm.engine.slot.loop)
     other = auto(make_llama, tiny_files, "good")
-    other.engine.own.loop.restore_costs([{}, {}])
-    assert costs_of(other.engine.own.loop) == ({}, {})
-    other.engine.own.loop.restore_costs(known)
-    assert costs_of(other.engine.own.loop) == tuple(pytest.approx(costs) for costs in known)
+    other.engine.slot.loop.restore_costs([{}, {}])
+    assert costs_of(other.engine.slot.loop) == ({}, {})
+    other.engine.slot.loop.restore_costs(known)
+    assert costs_of(other.engine.slot.loop) == tuple(pytest.approx(costs) for costs in known)
     plain = make_llama()
-    plain.engine.own.loop.restore_costs(known)
-    assert costs_of(plain.engine.own.loop) == ({}, {}), "nothing to pace"
+    plain.engine.slot.loop.restore_costs(known)
+    assert costs_of(plain.engine.slot.loop) == ({}, {}), "nothing to pace"
 
 
 # Interruptions

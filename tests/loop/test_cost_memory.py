@@ -159,9 +159,9 @@ def test_another_file_of_the_same_name(make_llama: MakeLlama, tiny_files: TinyFi
 @pytest.mark.parametrize("draft", ["good", "lookup"])
 def test_what_was_learned_is_kept(make_llama: MakeLlama, tiny_files: TinyFiles, draft: str) -> None:
     llm = auto(make_llama, "lookup" if draft == "lookup" else tiny_files.good)
-    assert costs_of(llm.engine.own.loop) == ({}, {})
+    assert costs_of(llm.engine.slot.loop) == ({}, {})
     generate(llm)
-    learned = dict(zip(("target", "draft"), costs_of(llm.engine.own.loop), strict=True))
+    learned = dict(zip(("target", "draft"), costs_of(llm.engine.slot.loop), strict=True))
     found = {file["key"]["role"]: file for file in files()}
     assert found.keys() == ({"target"} if draft == "lookup" else {"target", "draft"})
     for role, file in found.items():
@@ -173,10 +173,10 @@ def test_a_known_curve_is_restored(make_llama: MakeLlama, tiny_files: TinyFiles)
     first = auto(make_llama, tiny_files.good)
     cost_cache.write(cost_key(lent(first), "target"), CURVE)
     cost_cache.write(cost_key(lent(draft_of(first)), "draft"), FLAT)
-    target, draft = costs_of(auto(make_llama, tiny_files.good).engine.own.loop)
+    target, draft = costs_of(auto(make_llama, tiny_files.good).engine.slot.loop)
     assert target == pytest.approx(CURVE)
     assert draft == pytest.approx(FLAT)
-    target, draft = costs_of(auto(make_llama, "lookup").engine.own.loop)  # the target is the same
+    target, draft = costs_of(auto(make_llama, "lookup").engine.slot.loop)  # the target is the same
     assert target == pytest.approx(CURVE)
     assert draft == {}
 
@@ -186,14 +186,14 @@ def test_another_draft_has_its_own(make_llama: MakeLlama, tiny_files: TinyFiles)
     cost_cache.write(cost_key(lent(llm), "target"), CURVE)
     cost_cache.write(cost_key(lent(draft_of(llm)), "draft"), FLAT)
     llm.draft_model = str(tiny_files.bad)
-    target, draft = costs_of(llm.engine.own.loop)
+    target, draft = costs_of(llm.engine.slot.loop)
     assert target == pytest.approx(CURVE)
     assert draft == {}
     llm.draft_model = None
-    assert costs_of(llm.engine.own.loop) == ({}, {})
+    assert costs_of(llm.engine.slot.loop) == ({}, {})
     generate(llm)
     llm.draft_model = "lookup"
-    assert llm.engine.own.loop.costs[0] == pytest.approx(CURVE)
+    assert llm.engine.slot.loop.costs[0] == pytest.approx(CURVE)
 
 
 def test_plain_decoding_and_functions_keep_nothing(make_llama: MakeLlama) -> None:
@@ -220,7 +220,7 @@ def test_a_wrong_curve_does_not_change_the_text(make_llama: MakeLlama, tiny_file
     cost_cache.write(cost_key(lent(first), "target"), WRONG[name])
     cost_cache.write(cost_key(lent(draft_of(first)), "draft"), WRONG[name])
     llm = auto(make_llama, tiny_files.identical)
-    assert llm.engine.own.loop.costs[0] == pytest.approx(WRONG[name])
+    assert llm.engine.slot.loop.costs[0] == pytest.approx(WRONG[name])
     assert [generate(llm) for _ in range(3)] == [plain] * 3
 
 
@@ -273,7 +273,7 @@ def test_what_one_process_unlearns_is_not_told_to_the_next(make_llama: MakeLlama
 def test_a_lie_that_forbids_drafting_is_not_kept(make_llama: MakeLlama) -> None:
     llm = auto(make_llama, "lookup")
     cost_cache.write(cost_key(lent(llm), "target"), {1: 0.001, **{n: 0.01 * n for n in range(2, 18)}})
-    assert llm.engine.own.loop.costs[0] == pytest.approx({1: 0.001})
+    assert llm.engine.slot.loop.costs[0] == pytest.approx({1: 0.001})
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def test_the_folder_may_be_deleted_at_any_time(make_llama: MakeLlama, monkeypatc
     llm = auto(make_llama, "lookup")
     generate(llm)
     shutil.rmtree(cost_cache.costs_dir())
-    assert costs_of(auto(make_llama, "lookup").engine.own.loop) == ({}, {})
+    assert costs_of(auto(make_llama, "lookup").engine.slot.loop) == ({}, {})
     monkeypatch.setattr(cost_memory, "changed", lambda before, now: True)  # whatever this machine's noise was
     generate(llm)
     assert len(files()) == 1
@@ -368,6 +368,6 @@ def test_a_copy_knows_it_too(make_llama: MakeLlama) -> None:
     cost_cache.write(cost_key(lent(llm), "target"), CURVE)
     copy = pickle.loads(pickle.dumps(llm))
     try:
-        assert copy.engine.own.loop.costs[0] == pytest.approx(CURVE)
+        assert copy.engine.slot.loop.costs[0] == pytest.approx(CURVE)
     finally:
         copy.close()

@@ -30,7 +30,7 @@ def slow(opened: specllama.Llama) -> specllama.Llama:
 
 def empty(llm: specllama.Llama) -> None:
     llm.reset()
-    llm.engine.own.sequence.keep(0)
+    llm.engine.slot.sequence.keep(0)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_a_client_that_leaves_ends_a_batch(slow: specllama.Llama) -> None:
 
 def assert_ended_early(llm: specllama.Llama, took: float) -> None:
     """And the caches are at a committed position: what comes next equals what comes without an interruption."""
-    assert llm.engine.own.sequence.num_tokens == 0, "nothing of the batch is left"
+    assert llm.engine.slot.sequence.num_tokens == 0, "nothing of the batch is left"
     whole = seconds_of(lambda: first_tokens(llm, PROMPT))
     assert whole > 3 * SOON, "else the batch was at its end, and nothing is shown"
     assert took < SOON + min(LATEST, 0.6 * whole)

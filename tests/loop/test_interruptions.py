@@ -173,7 +173,7 @@ def test_signals_at_any_moment(make_llama: MakeLlama, tiny_files: TinyFiles) -> 
                 num_raised += 1
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0.0)
-            assert [llm.tokenizing.depth, llm.engine.own.exclusive().depth] == [0, 0]
+            assert [llm.tokenizing.depth, llm.engine.slot.exclusive().depth] == [0, 0]
     finally:
         gc.enable()
         signal.signal(signal.SIGALRM, before)

@@ -138,7 +138,7 @@ def test_who_waits_for_the_llama_itself_can_be_ended(llm: specllama.Llama) -> No
 
     def take() -> None:
         with llm.engine.texts.beside(lambda: None) as itself:
-            assert itself is llm.engine.own
+            assert itself is llm.engine.slot
             taken.set()
             done.wait(30)
 

@@ -168,7 +168,7 @@ def test_python_rooms_import_what_is_below_them() -> None:
 PUBLIC = ("specllama", "specllama.engine", "specllama.prompts")
 """What evidence/ may take of these rooms is what they export. Modules at the top are what users import, and backend/ is
 about processes and the machine: of them it may take all that has no underscore."""
-INSIDE = ("account", "own")
+INSIDE = ("account", "slot")
 """What an Engine has for the rooms inside. It has no underscore, for they are several."""
 
 

@@ -54,7 +54,7 @@ def served(llm: specllama.Llama) -> Iterator[Served]:
 def held(llm: specllama.Llama, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Rounds of `llm` wait until the event is set: a generation that is under way for sure."""
     go_on = threading.Event()
-    step = type(llm.engine.own.loop).step
+    step = type(llm.engine.slot.loop).step
 
     class Held:
         def __init__(self, engine: Any) -> None:
@@ -68,7 +68,7 @@ def held(llm: specllama.Llama, monkeypatch: pytest.MonkeyPatch) -> Iterator[thre
             return step(self._engine, most)
 
     with monkeypatch.context() as patch:
-        patch.setattr(llm.engine.own, "_loop", Held(llm.engine.own.loop))
+        patch.setattr(llm.engine.slot, "_loop", Held(llm.engine.slot.loop))
         try:
             yield go_on
         finally:
@@ -124,7 +124,7 @@ def test_a_client_that_leaves_stops_its_generation(served: Served, stream: bool,
     connection = send(served, path, json.dumps(body).encode())
     if stream:
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
-    served.wait_until(lambda: not served.llm.engine.own.is_idle and served.llm.stats.num_tokens > 0)
+    served.wait_until(lambda: not served.llm.engine.slot.is_idle and served.llm.stats.num_tokens > 0)
     connection.close()
     served.wait_until_idle()
     assert served.app.state.worker.outcomes["stopped"] == 1
@@ -137,7 +137,7 @@ def test_a_client_that_leaves_is_noticed_within_a_round(
 ) -> None:
     with held(llm, monkeypatch) as go_on:
         connection = send(served, "/v1/completions", json.dumps(LONG).encode())
-        served.wait_until(lambda: not llm.engine.own.is_idle)
+        served.wait_until(lambda: not llm.engine.slot.is_idle)
         connection.close()
         job = next(iter(served.app.state.worker._jobs))
         served.wait_until(lambda: job._watch._stopped)

@@ -184,7 +184,7 @@ def test_an_error_behind_the_head_is_an_event(
     def none(_: Any, __: Any) -> Any:
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr(type(llm.engine.own.loop), "step", none, raising=False)
+    monkeypatch.setattr(type(llm.engine.slot.loop), "step", none, raising=False)
     for path, fields in STREAMS.items():
         raw = served.client.post(path, json={**GREEDY, **fields})
         assert raw.status_code == 200
