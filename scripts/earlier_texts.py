@@ -23,7 +23,7 @@ import recorded
 from specllama import Llama
 from specllama import _core_test as _test
 from specllama.backend.cpu import cpu_name
-from specllama.drop_in.chats import RenderedPrompt, chat_call
+from specllama.chat.chats import RenderedPrompt, chat_call
 from specllama.engine.earlier_answers import EarlierAnswers
 from specllama.evidence.answer import answer
 from specllama.models.catalog import resolve

@@ -20,7 +20,7 @@ import recorded
 
 import specllama
 from specllama.backend.cpu import default_threads
-from specllama.drop_in.chats import chat_call
+from specllama.chat.chats import chat_call
 from specllama.evidence.machine import describe_machine
 from specllama.models.catalog import resolve
 from specllama.prompts import Prompt, builtin_prompts, limited, read_prompts

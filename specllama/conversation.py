@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ._core import ContextFullError
+from .chat.chats import ChatCall, Message, chat_call
+from .chat.formats.thinking import Thinking
+from .chat.messages import template_of
 from .drop_in.arguments import checked_stops
-from .drop_in.chats import ChatCall, Message, chat_call
-from .drop_in.formats.thinking import Thinking
-from .drop_in.messages import template_of
 from .drop_in.prompt_tokens import continuation_tokens
 from .engine.samplers import SAMPLERS
 

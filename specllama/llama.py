@@ -18,6 +18,13 @@ from . import _core
 from .backend.cpu import llama_threads
 from .backend.kernel_use import checked_kernels, loading
 from .backend.streams import has_stderr
+from .chat.answers import ChatAnswer
+from .chat.arguments import checked_chat, left_out_by_handlers, with_left_out
+from .chat.continued import with_continued
+from .chat.forced_calls import with_forced_calls
+from .chat.messages import template_errors
+from .chat.prompt import chat_prompt
+from .chat.template_fields import given_fields, may_think, warn_of_fields
 from .drop_in.arguments import (
     bound,
     check_constructor,
@@ -27,27 +34,20 @@ from .drop_in.arguments import (
     with_options,
 )
 from .drop_in.base_class import BaseLlama
-from .drop_in.chat_answers import ChatAnswer
-from .drop_in.chat_arguments import checked_chat, left_out_by_handlers, with_left_out
-from .drop_in.chat_prompt import chat_prompt
 from .drop_in.chat_templates import ChatTemplates
 from .drop_in.closed import close_for_good
 from .drop_in.completion import Completion
 from .drop_in.context_params import ContextParams
-from .drop_in.continued import with_continued
 from .drop_in.draft_loading import DraftLoader
 from .drop_in.embedding import as_inputs, batches, embeddings
-from .drop_in.forced_calls import with_forced_calls
 from .drop_in.lending import lent
 from .drop_in.logprobs import with_bytes
-from .drop_in.messages import template_errors
 from .drop_in.min_tokens import checked_min_tokens
 from .drop_in.prediction import checked_prediction
 from .drop_in.requests import request_of
 from .drop_in.sampling import sampled
 from .drop_in.saved_state import fitted, marked, origin_of, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
-from .drop_in.template_fields import given_fields, may_think, warn_of_fields
 from .drop_in.tokenizing import Tokenizing
 from .drop_in.view import Call, EngineLlama, View, call_on, llama_of, run
 from .engine.drafts.automatic import Automatic, Room

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, model_validator
 from starlette.responses import Response
 
 from specllama import Llama
-from specllama.drop_in.chat_arguments import require_known
+from specllama.chat.arguments import require_known
 from specllama.drop_in.parts import text_of
 
 from .blocks import READ, Block, Blocks

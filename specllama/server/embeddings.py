@@ -15,7 +15,7 @@ from starlette.responses import Response
 from typing_extensions import Self
 
 from specllama import Llama
-from specllama.drop_in.chat_arguments import require_known
+from specllama.chat.arguments import require_known
 from specllama.drop_in.embedding import as_inputs
 from specllama.drop_in.view import call_on
 from specllama.drop_in.watch import Watch

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from specllama import Llama, __version__
-from specllama.drop_in.chats import ChatCall, chat_call
+from specllama.chat.chats import ChatCall, chat_call
 from specllama.drop_in.images import reads_images
 from specllama.engine.samplers import CHAIN, DEFAULTS
 

@@ -22,14 +22,14 @@ from pydantic import (
 from typing_extensions import Self
 
 from specllama import Llama
-from specllama.drop_in.chat_arguments import CHOICES, require_known
-from specllama.drop_in.formats.kinds import taught_by
+from specllama.chat.arguments import CHOICES, require_known
+from specllama.chat.formats.kinds import taught_by
+from specllama.chat.messages import template_of
+from specllama.chat.template_fields import given_fields, unread_fields
 from specllama.drop_in.images import decodes_by_itself, reads_images
-from specllama.drop_in.messages import template_of
 from specllama.drop_in.parts import TEXTS, text_of
 from specllama.drop_in.prediction import checked_prediction, is_looked_up
 from specllama.drop_in.prompt_tokens import leading_tokens
-from specllama.drop_in.template_fields import given_fields, unread_fields
 from specllama.drop_in.view import Call, call_on
 from specllama.engine.limits import BYTES_OF_TOKEN, require_room, require_room_for_ids, size_of
 from specllama.engine.options import Verify, checked_seed

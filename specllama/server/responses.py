@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from specllama import Llama
-from specllama.drop_in.chat_arguments import require_known
+from specllama.chat.arguments import require_known
 
 from .blocks import READ, Block, Blocks
 from .document import with_body

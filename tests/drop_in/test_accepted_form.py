@@ -14,7 +14,7 @@ import pytest
 import tiny_models as tiny
 from release_source import released_templates
 
-from specllama.drop_in.chats import chat_call
+from specllama.chat.chats import chat_call
 
 if TYPE_CHECKING:
     from conftest import MakeLlama

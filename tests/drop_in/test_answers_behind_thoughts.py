@@ -30,7 +30,7 @@ from test_tool_calls import (
 )
 
 import specllama
-from specllama.drop_in.chats import chat_call
+from specllama.chat.chats import chat_call
 from specllama.grammars.schema import SchemaGrammar
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from needed import imported
 from specllama import Conversation
 from specllama.batch.answers import Answers
 from specllama.batch.batch import Batch
-from specllama.drop_in.chats import chat_call
+from specllama.chat.chats import chat_call
 
 if TYPE_CHECKING:
     from conftest import MakeLlama

@@ -15,8 +15,8 @@ import pytest
 import tiny_models as tiny
 
 import specllama
+from specllama.chat.chats import chat_call
 from specllama.conversation import Conversation, _text_behind
-from specllama.drop_in.chats import chat_call
 from specllama.drop_in.prompt_tokens import continuation_tokens
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_tool_calls import HERMES
 
-from specllama.drop_in.depth import MOST_LEVELS, require_few_levels
+from specllama.chat.depth import MOST_LEVELS, require_few_levels
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, Saying

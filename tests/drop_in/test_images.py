@@ -12,7 +12,7 @@ from exact import EXACT_CACHE
 from images import SIZE, Pictures, asked, image
 
 import specllama
-from specllama.drop_in.chats import chat_call
+from specllama.chat.chats import chat_call
 
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 from test_tool_formats import read
 
-from specllama.drop_in.formats.forced import forced_calls
-from specllama.drop_in.formats.gemma import FUNCTION_GEMMA, GEMMA4
-from specllama.drop_in.formats.kinds import FORMATS
+from specllama.chat.formats.forced import forced_calls
+from specllama.chat.formats.gemma import FUNCTION_GEMMA, GEMMA4
+from specllama.chat.formats.kinds import FORMATS
 
 BYTES = LLTokenizer("byte")
 QUOTES = {GEMMA4.name: '<|"|>', FUNCTION_GEMMA.name: "<escape>"}

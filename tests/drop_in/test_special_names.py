@@ -20,7 +20,7 @@ from release_source import released_templates
 
 import specllama
 from specllama import Conversation
-from specllama.drop_in.chats import chat_call
+from specllama.chat.chats import chat_call
 from specllama.drop_in.images import give_image_handler
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from served import serving
 
 import specllama
 from specllama import cli
-from specllama.drop_in.chats import chat_call
+from specllama.chat.chats import chat_call
 
 openai = pytest.importorskip("openai")
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from specllama.drop_in.formats.kinds import FORMATS, read_answer, taught_by
-from specllama.drop_in.formats.llama3 import BARE
-from specllama.drop_in.formats.reading import Reader, Reading
-from specllama.drop_in.formats.thinking import is_open
+from specllama.chat.formats.kinds import FORMATS, read_answer, taught_by
+from specllama.chat.formats.llama3 import BARE
+from specllama.chat.formats.reading import Reader, Reading
+from specllama.chat.formats.thinking import is_open
 
 BY_NAME = {form.name: form for form in (*FORMATS, BARE)}
 TEXT = {"type": "object", "properties": {"path": {"type": "string"}, "n": {"type": "integer"}}}

@@ -11,7 +11,7 @@ import pytest
 from responses import comparable
 
 import specllama
-from specllama.drop_in.chats import chat_call
+from specllama.chat.chats import chat_call
 from specllama.drop_in.view import View, call_on
 from specllama.drop_in.watch import Watch
 

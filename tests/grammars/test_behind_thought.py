@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from specllama import _core
-from specllama.drop_in.formats.forced import answer, begun_thought
+from specllama.chat.formats.forced import answer, begun_thought
 from specllama.engine.schema_constraint import Behind, OneOf, schema_vocabulary
 from specllama.engine.vocabulary import Gbnf
 from specllama.grammars.behind_thought import Thought

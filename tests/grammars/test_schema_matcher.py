@@ -22,7 +22,7 @@ import numpy as np
 from test_guided import DRAFTS, SAMPLED
 
 import specllama
-from specllama.drop_in.chats import chat_call
+from specllama.chat.chats import chat_call
 from specllama.drop_in.lending import lent
 from specllama.engine.schema_constraint import schema_vocabulary
 from specllama.grammars.schema import NotEnforcedError, SchemaGrammar, matched_schema

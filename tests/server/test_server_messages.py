@@ -14,7 +14,7 @@ imported("fastapi")
 
 from served import Served, serving  # needs the extra
 
-from specllama.drop_in.chats import chat_call
+from specllama.chat.chats import chat_call
 from specllama.server.blocks import Blocks
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from openai.types.responses import Response, ResponseStreamEvent, response_creat
 from served import Served, serving  # needs the extra
 
 import specllama
-from specllama.drop_in.chats import chat_call
+from specllama.chat.chats import chat_call
 from specllama.server.requests import ChatRequest
 from specllama.server.responses import _OF_ITEM, _OF_PART, _SENT_BACK, ResponsesRequest
 

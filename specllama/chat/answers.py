@@ -10,11 +10,11 @@ import functools
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
+from specllama.drop_in.base_class import BaseLlama
 from specllama.engine.model import Model
 from specllama.engine.vocabulary import Gbnf
 
-from .base_class import BaseLlama
-from .chat_arguments import CHOICES
+from .arguments import CHOICES
 from .forced_calls import ForcedCalls, begun_calls, free_calls, special_token, tools_of
 from .formats.format import Format
 from .formats.kinds import read_answer, taught_by

@@ -6,20 +6,20 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from specllama.drop_in.base_class import BaseLlama, file_of
+from specllama.drop_in.lending import lent
+from specllama.drop_in.prompt_tokens import continuation_tokens, prompt_tokens_of
+from specllama.drop_in.view import Call, EngineLlama, View
 from specllama.grammars.schemas import schemas_by_grammar, warn_of_schemas, with_grammar_of_format
 
-from .base_class import BaseLlama, file_of
-from .chat_answers import ChatAnswer
-from .chat_arguments import checked_chat, left_out_by_handlers, with_left_out
-from .chat_prompt import ChatPrompt, chat_prompt
+from .answers import ChatAnswer
+from .arguments import checked_chat, left_out_by_handlers, with_left_out
 from .continued import with_continued
 from .forced_calls import with_forced_calls
-from .lending import lent
 from .messages import template_errors
-from .prompt_tokens import continuation_tokens, prompt_tokens_of
+from .prompt import ChatPrompt, chat_prompt
 from .special_names import is_marked, without_marks
 from .template_fields import given_fields, may_think
-from .view import Call, EngineLlama, View
 
 Message = dict[str, str]
 """``{"role": "system" | "user" | "assistant", "content": ...}``."""

@@ -8,20 +8,20 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from specllama.drop_in.base_class import BaseLlama, file_of
+from specllama.drop_in.lending import lent
+from specllama.drop_in.text import has_own_tokenizer
 from specllama.engine.schema_constraint import Begun
 from specllama.grammars.begun_calls import Beginning, BegunCalls
 from specllama.grammars.schema import NotEnforcedError, SchemaGrammar, matched_schema
 
-from .base_class import BaseLlama, file_of
-from .chat_arguments import is_name
+from .arguments import is_name
 from .formats.forced import behind_trigger, forced_calls
 from .formats.format import Format, Pieces, Written
 from .formats.kinds import taught_by
 from .formats.llama3 import BARE, BARE_WRITTEN
-from .lending import lent
 from .messages import hands_on_everything, has_own_handler, template_of
 from .prescribed import Calls
-from .text import has_own_tokenizer
 
 _WITHOUT_PARAMETERS = ({"type": "object"}, {"type": "object", "properties": {}})
 _NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}  # the schema of tools without parameters

@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from .base_class import BaseLlama, file_of
+from specllama.drop_in.base_class import BaseLlama, file_of
+from specllama.drop_in.images import decodes_by_itself
+from specllama.drop_in.parts import text_of
+
 from .formats.kinds import taught_by
 from .formats.thinking import is_open
-from .images import decodes_by_itself
 from .messages import hands_on_everything, has_own_handler, template_of
-from .parts import text_of
 from .special_names import SpecialNames
 
 

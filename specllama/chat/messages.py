@@ -19,11 +19,12 @@ from typing import Any
 import jinja2.meta
 from llama_cpp import llama_chat_format
 
-from .base_class import BaseLlama
-from .chat_templates import OF_FILE
+from specllama.drop_in.base_class import BaseLlama
+from specllama.drop_in.chat_templates import OF_FILE
+from specllama.drop_in.images import reads_images
+from specllama.drop_in.parts import text_of
+
 from .depth import require_few_levels
-from .images import reads_images
-from .parts import text_of
 
 Fields = dict[str, Any]
 

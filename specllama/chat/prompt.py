@@ -9,15 +9,16 @@ from typing import Any
 
 from llama_cpp.llama_chat_format import chat_formatter_to_chat_completion_handler
 
+from specllama.drop_in.base_class import BaseLlama
+from specllama.drop_in.images import decodes_by_itself, handler_for_text
+from specllama.drop_in.text import has_own_tokenizer
+
 from .accepted_form import accepted, render
-from .base_class import BaseLlama
 from .continued import Continued
 from .formats.kinds import taught_by
-from .images import decodes_by_itself, handler_for_text
 from .messages import formatter_for, formatter_of, handler_for, has_own_handler, prompt_around, template_of
 from .special_names import SpecialNames, is_marked
 from .template_fields import read_fields
-from .text import has_own_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)

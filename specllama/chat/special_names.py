@@ -16,11 +16,10 @@ from typing import Any, cast
 
 import llama_cpp
 
+from specllama.drop_in.base_class import BaseLlama
+from specllama.drop_in.lending import lent
+from specllama.drop_in.prompt_tokens import continuation_tokens
 from specllama.engine.model import Model
-
-from .base_class import BaseLlama
-from .lending import lent
-from .prompt_tokens import continuation_tokens
 
 _MARK = "u" + secrets.token_hex(8)  # no text has it, and filters of templates leave letters and digits as they are
 _CUT = "v" + secrets.token_hex(8)

@@ -11,12 +11,13 @@ from typing import Any
 
 from llama_cpp.llama_chat_format import _grammar_for_response_format
 
-from .arguments import checked_stops, nearest
-from .base_class import BaseLlama
+from specllama.drop_in.arguments import checked_stops, nearest
+from specllama.drop_in.base_class import BaseLlama
+from specllama.drop_in.images import reads_images, require_room_for_words
+from specllama.drop_in.parts import TEXTS, other_parts, text_of
+
 from .depth import require_few_levels
-from .images import reads_images, require_room_for_words
 from .messages import as_read, hands_on_everything, has_own_handler
-from .parts import TEXTS, other_parts, text_of
 
 _MESSAGE = "[{'role': 'user', 'content': 'Hello'}]"
 _PART = "{'type': 'text', 'text': 'Hello'}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from specllama.drop_in.base_class import BaseLlama, file_of
 from specllama.warn import warn
 
-from .base_class import BaseLlama, file_of
 from .depth import require_few_levels
 from .messages import names_read
 
