@@ -129,14 +129,12 @@ def _download_named(arguments: argparse.Namespace) -> None:
     draft = getattr(arguments, "draft_model", None)
     for given in (getattr(arguments, "model", None), *([draft] if isinstance(draft, str) else draft or ())):
         if isinstance(given, str) and ":" in given and not os.path.exists(given):
-            from specllama.models.hub import HubName, on_disk
+            from specllama.models import HubName, on_disk, pull_model
 
             name = HubName.of(given)
             if name is not None and on_disk(name) is None:
-                from specllama.models.download import pull_from_hub
-
                 print(f"specllama: {name} is not on this machine: it is downloaded", file=sys.stderr)
-                pull_from_hub(name)
+                pull_model(given)
 
 
 def _run(arguments: argparse.Namespace) -> int:

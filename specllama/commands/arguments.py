@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specllama.backend.shown import shown
-from specllama.engine.limits import LARGEST_INT, MOST_DRAFT_TOKENS, MOST_THREADS
-from specllama.engine.rules import VERIFY
-from specllama.models.cache_types import CACHE_TYPES, values_of_block
+from specllama.engine import LARGEST_INT, MOST_DRAFT_TOKENS, MOST_THREADS, VERIFY
+from specllama.models import CACHE_TYPES, values_of_block
 
 if TYPE_CHECKING:
     from specllama import Llama
@@ -60,12 +59,12 @@ def usable(name: str, kind: type[float]) -> Callable[[str], float]:
     """The type of an argument that is a sampler's parameter. It refuses numbers such as NaN."""
 
     def parse(text: str) -> float:
-        from specllama import _core
+        from specllama.engine import SamplerParams
 
         value = kind(text)
         params: dict[str, Any] = {name: value}
         try:
-            _core.SamplerParams(**params)
+            SamplerParams(**params)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
         return value
@@ -243,10 +242,10 @@ def add_sampling_arguments(parser: argparse.ArgumentParser, seed: str = _SEED) -
 
 def add_server_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     """Add llama-server's samplers, with the names of llama.cpp's options. All are off by default."""
-    from specllama import _core
+    from specllama.engine import server_samplers
 
     group = parser.add_argument_group("more sampling (as in llama-server)")
-    for sampler in _core.server_samplers():
+    for sampler in server_samplers():
         number, metavar = (int, "N") if isinstance(sampler.default, int) else (float, "X")
         kind = usable(sampler.name, number)
         group.add_argument(sampler.option, dest=sampler.name, type=kind, metavar=metavar, help=sampler.summary)
@@ -261,7 +260,7 @@ def add_server_sampling_arguments(parser: argparse.ArgumentParser) -> None:
 
 def server_sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments of a completion for llama-server's samplers."""
-    from specllama.engine.samplers import SAMPLERS
+    from specllama.engine import SAMPLERS
 
     return _given(**{name: getattr(arguments, name) for name in SAMPLERS})
 
@@ -293,7 +292,7 @@ def draft_options(arguments: argparse.Namespace) -> dict[str, Any]:
         UsageError: there is a draft of the draft, but no draft.
         OSError, ValueError: the lookup corpus cannot be read.
     """
-    from specllama.prompts.reading import read_text
+    from specllama.prompts import read_text
 
     corpus, inner = arguments.lookup_corpus, arguments.draft_of_draft
     if inner is not None and arguments.draft_model is None:
@@ -312,7 +311,7 @@ def draft_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def both_classes(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     """The keyword arguments of `llama_cpp.Llama` and of `specllama.Llama` for one target."""
-    from specllama.models.catalog import resolve
+    from specllama.models import resolve
 
     context = {"model_path": resolve(arguments.model), **context_options(arguments)}
     theirs = {name: value for name, value in context.items() if name != "kernels"}
@@ -335,12 +334,12 @@ def sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def read_prompts(paths: Iterable[Path]) -> tuple[list[Prompt], list[str]]:
     """The prompts in all files, and messages about lines that hold no prompt."""
-    from specllama import prompts
+    from specllama.prompts import read_prompts as read_file
 
     found: list[Prompt] = []
     problems: list[str] = []
     for path in paths:
-        of_file, skipped = prompts.read_prompts(path)
+        of_file, skipped = read_file(path)
         found += of_file
         problems += skipped
     notes = [f"skipped {problem}" for problem in problems[:_SHOWN_PROBLEMS]]

@@ -107,7 +107,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Measure. Whatever ends it, the results so far are printed."""
     from specllama.commands.steps import steps
-    from specllama.engine.drafts.draft import LOOKUP
+    from specllama.engine import LOOKUP
     from specllama.evidence.bench import Bench, Plan
     from specllama.prompts import builtin_prompts, limited
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from specllama.commands import compare
 from specllama.commands.arguments import add_max_tokens, add_num_draft_tokens, add_threads, utf8_text
-from specllama.models.catalog import FILE_TYPES, Model, catalog
+from specllama.models import FILE_TYPES, Model, known_models
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
@@ -45,11 +45,12 @@ def run(arguments: argparse.Namespace) -> int:
     import psutil
 
     from specllama.backend.prepare import prepare_backend
-    from specllama.models.download import pull
+    from specllama.models import pull_model
 
-    target, draft = (catalog().find(name) for name in (catalog().default_target, catalog().default_draft))
+    models = known_models()
+    target, draft = (models.find(name) for name in (models.default_target, models.default_draft))
     for model in (target, draft):
-        pull(model)
+        pull_model(model.name)
     gpu = bool(llama_cpp.llama_supports_gpu_offload())
     kernels = bool(prepare_backend().kernels.instruction_set)
     pair = choose_pair(target, draft, gpu=gpu, kernels=kernels, memory=psutil.virtual_memory().available)

@@ -15,15 +15,12 @@ from specllama.commands.arguments import UsageError, add_threads, whole
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
-    from specllama.engine.drafts.automatic import Choice
-    from specllama.engine.expected_gain import Expected
+    from specllama.engine import Choice
     from specllama.evidence.draft_pays import Gain
-    from specllama.models.families import KnownDraft
-    from specllama.models.found_drafts import FoundDraft, Survey
+    from specllama.models import FoundDraft, KnownDraft, Survey
 
 _CTX_SIZE = 4096
 _LOOKUP = "lookup"
-_MODELS = ("model", "foreign")
 _MOST_FOREIGN = 3  # models of other tokenizers that are shown and tried, the cheapest ones: a folder may have many
 _CONVERT = "convert it with llama.cpp's convert_hf_to_gguf.py"
 
@@ -71,8 +68,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Search for drafts, and print the result."""
-    from specllama.models.catalog import resolve
-    from specllama.models.found_drafts import survey
+    from specllama.models import resolve, survey
 
     if arguments.forget and (arguments.measure or arguments.pull):
         raise UsageError("--forget does nothing else: leave --measure and --pull to a second command")
@@ -89,26 +85,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _all_expected(survey: Survey) -> dict[str, Expected]:
-    """What is expected of each draft on this machine, by ``draft_model``."""
-    from specllama.engine.costs import KeptCurves
-    from specllama.engine.expected_gain import expected
-
-    kept, found = KeptCurves(), {}
-    target = kept.of(survey.path, "target")
-    for draft in survey.found:
-        file = survey.path if draft.draft_model == "mtp" else draft.draft_model
-        of_draft = kept.of(file, "draft" if draft.kind in _MODELS else "head")
-        found[draft.draft_model] = expected(draft.cost, draft.acceptance, target, of_draft)
-    return found
-
-
 # --- Actions ----------------------------------------------------------------------------------------------------------
 
 
 def _forget(model: str | None) -> int:
-    from specllama.engine.drafts.remembered import forget
-    from specllama.models.catalog import resolve
+    from specllama.engine import forget
+    from specllama.models import resolve
 
     count = forget(None if model is None else resolve(model))
     print(f"forgot what -md auto is for {count} {'model' if count == 1 else 'models'}", file=sys.stderr)
@@ -118,7 +100,7 @@ def _forget(model: str | None) -> int:
 def remember_gains(survey: Survey, gains: Mapping[str, Gain | str]) -> None:
     """Keep what was measured for ``-md auto``."""
     from specllama.commands.steps import goes_on
-    from specllama.engine.drafts.automatic import remember
+    from specllama.engine import remember
 
     measured = {name: (gain.ratio, gain.error) for name, gain in gains.items() if not isinstance(gain, str)}
     if measured:
@@ -128,22 +110,12 @@ def remember_gains(survey: Survey, gains: Mapping[str, Gain | str]) -> None:
 
 def _pull(survey: Survey) -> bool:
     """Download the first draft of families.toml that can be downloaded. Returns False if there is none."""
-    from specllama.models import download
-    from specllama.models.catalog import catalog
-    from specllama.models.hub import HubName
+    from specllama.models import pull_draft
 
     for known in filter(_can_be_pulled, survey.known):
-        entry, of_hub = catalog().models.get(known.name), HubName.of(known.name)
-        if entry is not None:
-            path = download.pull(entry)
-        elif of_hub is not None and known.file:
-            path = download.pull_beginning_with(of_hub, known.file)
-        elif of_hub is not None:
-            path = download.pull_from_hub(of_hub)
-        else:
-            continue
-        print(f"downloaded {path}", file=sys.stderr)
-        return True
+        if (path := pull_draft(known)) is not None:
+            print(f"downloaded {path}", file=sys.stderr)
+            return True
     print("there is nothing to download that is known for this model", file=sys.stderr)
     return False
 
@@ -184,7 +156,9 @@ def _measured(survey: Survey, arguments: argparse.Namespace) -> dict[str, Gain |
 
 
 def _as_json(survey: Survey, gains: dict[str, Gain | str]) -> str:
-    found, expectations = [], _all_expected(survey)
+    from specllama.engine import KeptCurves
+
+    found, expectations = [], KeptCurves().expected(survey)
     for draft in survey.found:
         one = {**dataclasses.asdict(draft), "expected": dataclasses.asdict(expectations[draft.draft_model])}
         one["measured"] = _gain_as_data(gains.get(draft.draft_model))
@@ -206,8 +180,7 @@ def _gain_as_data(gain: Gain | str | None) -> Any:
 
 def _as_text(survey: Survey, gains: dict[str, Gain | str]) -> str:
     from specllama.commands.terminal import gigabytes
-    from specllama.engine.costs import KeptCurves
-    from specllama.engine.expected_gain import plain_speed
+    from specllama.engine import KeptCurves
 
     family = survey.family or "of no family that is known"
     lines = [
@@ -216,7 +189,7 @@ def _as_text(survey: Survey, gains: dict[str, Gain | str]) -> str:
         "",
     ]
     if survey.found:
-        plain = plain_speed(KeptCurves().of(survey.path, "target"))
+        plain = KeptCurves().plain_speed(survey.path)
         beside = "" if plain is None else f" (plain decoding: {plain:.1f} tokens/s)"
         lines += [f"On this machine{beside}:", "", _table(survey), ""]
     if more := len(survey.usable) - len(_shown(survey)):
@@ -238,10 +211,11 @@ def _as_text(survey: Survey, gains: dict[str, Gain | str]) -> str:
 
 def _table(survey: Survey) -> str:
     from specllama.commands.terminal import gigabytes
+    from specllama.engine import KeptCurves
     from specllama.evidence.tables import table
 
     rows = [("draft", "kind", "where", "tokens", "cost", "accepted", "pays from", "expected", "with prompt", "memory")]
-    expectations = _all_expected(survey)
+    expectations = KeptCurves().expected(survey)
     for draft in _shown(survey):
         known = expectations[draft.draft_model]
         rows.append(
@@ -268,7 +242,7 @@ def _shown(survey: Survey) -> list[FoundDraft]:
 
 
 def _auto(survey: Survey) -> Choice:
-    from specllama.engine.drafts.automatic import chosen_of
+    from specllama.engine import chosen_of
 
     return chosen_of(survey)
 
@@ -280,7 +254,7 @@ def _short(survey: Survey, path: str) -> str:
 
 
 def _how_to_get(known: KnownDraft) -> str:
-    from specllama.models.hub import HubName
+    from specllama.models import HubName
 
     if known.in_model:
         return "the model itself in a file with MTP layers: `specllama pull` it, and draft with -md mtp"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from specllama.models.catalog import catalog, models_dir
+from specllama.models import known_models, models_dir
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
@@ -33,23 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         _list()
         return 0
-    from specllama.models import download
-    from specllama.models.hub import HubName
+    from specllama.models import pull_model
 
-    if "://" in arguments.name:
-        raise ValueError(f"{arguments.name} is an address: give the model's name on the hub, ORG/NAME or ORG/NAME:TYPE")
-    of_hub = HubName.of(arguments.name)
-    if of_hub is not None:
-        print(download.pull_from_hub(of_hub))
-        return 0
-    name, separator, file_type = str(arguments.name).partition(":")
-    model = catalog().find(name if "/" not in name else arguments.name)  # such as ORG/NAME: without a type
-    if separator:
-        raise ValueError(
-            f"{arguments.name} is not downloaded but made: `specllama pull {model.name}`, "
-            f"then `specllama quantize {model.name} {file_type.upper() or 'TYPE'}`"
-        )
-    print(download.pull(model))
+    print(pull_model(arguments.name))
     return 0
 
 
@@ -58,12 +44,12 @@ def _list() -> None:
     from rich.table import Table
 
     from specllama.commands.terminal import gigabytes
-    from specllama.models.hub import all_on_disk
+    from specllama.models import all_on_disk
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("name", "model", "type", "size", "licence", "here"):
         table.add_column(title, no_wrap=True, justify="right" if title == "size" else "left")
-    for model in catalog().models.values():
+    for model in known_models().models.values():
         here = [model.type] if model.is_downloaded() else []
         here += model.variants()
         size = gigabytes(model.size)

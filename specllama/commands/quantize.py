@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specllama.commands.arguments import UsageError, whole
-from specllama.engine.limits import MOST_THREADS
-from specllama.models.catalog import FILE_TYPES
+from specllama.engine import MOST_THREADS
+from specllama.models import FILE_TYPES, resolve
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
@@ -74,10 +74,7 @@ def make_best_draft(arguments: argparse.Namespace) -> str:
     import specllama
     from specllama.commands.steps import shown_in_tenths, steps
     from specllama.evidence.draft_types import CANDIDATES
-    from specllama.models.catalog import resolve
-    from specllama.models.contents import planned
-    from specllama.models.new_file import HEADER_ROOM, make_folder, require_room
-    from specllama.models.quantize import check_model, quantize
+    from specllama.models import HEADER_ROOM, check_model, make_folder, planned, require_room, write_quantized
 
     model = Path(resolve(arguments.model))
     check_model(model)
@@ -94,7 +91,7 @@ def make_best_draft(arguments: argparse.Namespace) -> str:
             if (fallback := plans[name].fallback(name)) is not None:
                 progress.note(f"{fallback}: {plans[name]}")
             path = Path(scratch) / f"{name}.gguf"
-            drafts[name] = quantize(model, name, output=path, threads=arguments.threads, on_progress=shown)
+            drafts[name] = write_quantized(model, name, output=path, threads=arguments.threads, on_progress=shown)
         progress.note(f"answering with {len(drafts)} drafts by turns")
         types = _compared(arguments, drafts, shown)
         _show(types)
@@ -111,9 +108,7 @@ def _outputs(arguments: argparse.Namespace, model: Path, types: Iterable[str]) -
     Raises:
         ValueError, FileExistsError: one of them may not be written.
     """
-    from specllama.models.catalog import resolve
-    from specllama.models.new_file import require_free_place
-    from specllama.models.quantize import default_output
+    from specllama.models import default_output, require_free_place
 
     outputs: dict[str, Path] = {name: arguments.output or default_output(arguments.model, name) for name in types}
     if arguments.output is None:
@@ -130,8 +125,7 @@ def _compared(arguments: argparse.Namespace, drafts: dict[str, Path], shown: OnA
     from specllama import Llama
     from specllama.backend.cpu import default_threads
     from specllama.evidence.draft_types import compare_types
-    from specllama.prompts import builtin_prompts
-    from specllama.prompts.reading import limited
+    from specllama.prompts import builtin_prompts, limited
 
     threads = arguments.threads or default_threads()
     options: dict[str, Any] = {"n_ctx": _CTX_SIZE, "n_threads": threads, "n_threads_batch": threads}
@@ -172,9 +166,7 @@ def make(model: str, file_type: str, output: Path | None = None, threads: int = 
         ValueError: the model cannot be quantized, or the output is no name for a new file.
     """
     from specllama.commands.steps import shown_in_tenths, steps
-    from specllama.models.catalog import resolve
-    from specllama.models.new_file import require_free_place
-    from specllama.models.quantize import check_model, default_output, quantize, what_stays_lost
+    from specllama.models import check_model, default_output, require_free_place, what_stays_lost, write_quantized
 
     is_path = os.path.exists(model)
     if is_path:
@@ -189,9 +181,10 @@ def make(model: str, file_type: str, output: Path | None = None, threads: int = 
         if (note := what_stays_lost(model, file_type)) is not None:
             progress.note(f"note: {note}")
         shown = shown_in_tenths(progress)
-        return str(
-            quantize(model, file_type, output=destination, threads=threads, on_progress=shown, on_note=progress.note)
+        made = write_quantized(
+            model, file_type, output=destination, threads=threads, on_progress=shown, on_note=progress.note
         )
+        return str(made)
 
 
 def _exists(path: Path) -> FileExistsError:

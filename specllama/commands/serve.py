@@ -114,8 +114,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal ends it."""
     try:
-        from specllama import server
         from specllama.drop_in.images import give_image_handler
+        from specllama.server import bound_socket, create_app
+        from specllama.server import serve as serve_until_signal
         from specllama.server.hosts import checked_host
         from specllama.server.log import log_to_stderr
         from specllama.server.serving import give_back_freed_memory
@@ -128,7 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.log:
         log_to_stderr()
     give_back_freed_memory()
-    with contextlib.closing(server.bound_socket(arguments.host, arguments.port)) as bound:
+    with contextlib.closing(bound_socket(arguments.host, arguments.port)) as bound:
         llm = common.load_llama(arguments)
         with contextlib.ExitStack() as stack:
             stack.enter_context(contextlib.closing(llm))
@@ -138,7 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.embedding_model is not None:
                 embedder = stack.enter_context(_opened_embedder(arguments))
             name = arguments.alias or Path(arguments.model).name
-            app = server.create_app(
+            app = create_app(
                 llm,
                 name=name,
                 api_key=api_key,
@@ -151,7 +152,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
             tell = functools.partial(_tell, name, bound, has_key=api_key is not None)
             try:
-                server.serve(app, bound, lambda text: show(f"{text}\n"), tell)
+                serve_until_signal(app, bound, lambda text: show(f"{text}\n"), tell)
             finally:
                 for worker in {app.state.worker, app.state.embedding_worker}:
                     worker.shut_down()
@@ -161,20 +162,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _opened_embedder(arguments: argparse.Namespace) -> contextlib.closing[Llama]:
     """Open the second model, for texts as long as it was trained for and --ctx-size allows."""
-    from specllama import server
-    from specllama.models.catalog import resolve
-    from specllama.models.gguf_values import UnusableFileError, read_without_texts
-    from specllama.models.header_checks import whole_number
+    from specllama.models import resolve, trained_context
+    from specllama.server import open_embedder
 
     path = resolve(arguments.embedding_model)
     context = common.context_options(arguments)
     for name in ("type_k", "type_v"):  # an encoder has no KV cache
         context.pop(name, None)
     size = min(arguments.ctx_size or _USUAL_EMBEDDED, _MOST_EMBEDDED)
-    with contextlib.suppress(OSError, UnusableFileError):  # opening it says what is wrong with the file
-        values = read_without_texts(path)[0]
-        size = min(size, whole_number(values, "context_length") or size)
-    return server.open_embedder(path, verbose=False, **{**context, "n_ctx": size, "n_batch": size})
+    size = min(size, trained_context(path) or size)
+    return open_embedder(path, verbose=False, **{**context, "n_ctx": size, "n_batch": size})
 
 
 def _tell(name: str, bound: socket.socket, *, has_key: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specllama.backend.streams import show
 from specllama.commands.arguments import UsageError, add_threads, read_prompts, usage_checked, whole
-from specllama.models.head_kinds import EAGLE3, HYDRA, TRAINED
+from specllama.models import EAGLE3, HYDRA, TRAINED
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
@@ -170,7 +170,7 @@ def _train(
 def _measured(made: Trained, most: int, threads: int, shown: _Shown) -> tuple[str, Gains]:
     """The fastest type of the draft's weights, and what the draft gains with it."""
     import specllama
-    from specllama.engine.drafts.draft import LOOKUP
+    from specllama.engine import LOOKUP
     from specllama.evidence.draft_pays import fastest_type, gain_of
 
     def opened(draft: str) -> contextlib.closing[specllama.Llama]:
@@ -202,7 +202,7 @@ def _verdict(path: Path, gains: Gains | None, chosen: str | None) -> str:
 
 def _skipped(texts: list[Path]) -> list[str]:
     """Messages about the lines of the user's files that hold no prompt. Files that cannot be read end the command."""
-    from specllama.prompts.reading import read_text
+    from specllama.prompts import read_text
     from specllama.training.text import has_prompts
 
     with usage_checked():
@@ -215,9 +215,8 @@ def _skipped(texts: list[Path]) -> list[str]:
 def _chosen(target: str, path: Path, gains: Gains) -> str | None:
     """Keep what was measured for ``-md auto``. Returns what that takes now."""
     from specllama.commands.drafts import remember_gains
-    from specllama.engine.drafts.automatic import chosen_of
-    from specllama.engine.drafts.draft import LOOKUP
-    from specllama.models.found_drafts import survey
+    from specllama.engine import LOOKUP, chosen_of
+    from specllama.models import survey
 
     found = survey(target)
     real = os.path.realpath(path)

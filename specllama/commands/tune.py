@@ -43,8 +43,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, and print the result."""
     from specllama.commands.steps import goes_on, steps
-    from specllama.drop_in.lending import lent
-    from specllama.engine.drafts.draft import LOOKUP
+    from specllama.engine import LOOKUP
     from specllama.evidence import tune
     from specllama.evidence.tune.report import to_text
 
@@ -52,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         progress.note("loading")
         with contextlib.closing(common.load_llama(arguments, draft_if_none=LOOKUP)) as llm:
             result = tune.run(llm, on_progress=_shown_in(progress))
-            have_kernels = bool(lent(llm).settings.kernels.instruction_set)
+            have_kernels = bool(llm.engine.model.settings.kernels.instruction_set)
         try:
             if have_kernels:  # the first Llama is closed before, since two may not fit into memory
                 with goes_on("llama.cpp's own kernels cannot be measured"):
@@ -68,7 +67,7 @@ def _beside_llama_cpp(arguments: argparse.Namespace, result: TuneResult, progres
     """Add T(n) of the target with llama.cpp's own kernels to the result."""
     from specllama import Llama
     from specllama.cost_curve import measure_cost_curve
-    from specllama.engine.drafts.draft import LOOKUP
+    from specllama.engine import LOOKUP
 
     progress.note("loading the target with llama.cpp's kernels")
     options = {**common.context_options(arguments), "kernels": "off"}

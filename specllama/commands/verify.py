@@ -69,8 +69,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Verify. Whatever ends it, the results so far are printed."""
     from specllama.commands.steps import shown_in_tenths, steps
-    from specllama.engine.options import checked_seed
-    from specllama.engine.rules import DEPENDENT_ON_DRAFT
+    from specllama.engine import DEPENDENT_ON_DRAFT, checked_seed
     from specllama.evidence.verify import Verification
     from specllama.evidence.verify.report import to_text
 

@@ -9,33 +9,52 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from specllama._core import SamplerParams, server_samplers
+
+    from .costs import KeptCurves
     from .direct import Direct, Row
+    from .drafts.automatic import Choice, chosen_of, remember
+    from .drafts.draft import LOOKUP
+    from .drafts.remembered import forget
     from .engine import Engine
-    from .expected_gain import best_length, break_even
+    from .expected_gain import Expected, best_length, break_even
     from .generation import Generation
+    from .hidden import FINAL
+    from .limits import LARGEST_INT, MOST_DRAFT_TOKENS, MOST_THREADS
     from .listener import Listener
     from .model import Model
     from .options import NumDraftTokens, checked_index, checked_num_draft_tokens, checked_seed, checked_verify
     from .request import Request
     from .rules import DEPENDENT_ON_DRAFT, RULES, VERIFY, is_independent_of_draft
+    from .samplers import SAMPLERS
     from .schema_constraint import Schema
     from .vocabulary import Gbnf
 
 __all__ = ["Direct", "Engine", "Gbnf", "Generation", "Listener", "Model", "Request", "Row", "Schema"]
-__all__ += ["best_length", "break_even"]
-__all__ += ["DEPENDENT_ON_DRAFT", "RULES", "VERIFY", "is_independent_of_draft"]
+__all__ += ["Choice", "Expected", "KeptCurves", "best_length", "break_even", "chosen_of", "forget", "remember"]
+__all__ += ["DEPENDENT_ON_DRAFT", "FINAL", "LOOKUP", "RULES", "VERIFY", "is_independent_of_draft"]
+__all__ += ["SAMPLERS", "SamplerParams", "server_samplers"]
+__all__ += ["LARGEST_INT", "MOST_DRAFT_TOKENS", "MOST_THREADS"]
 __all__ += ["NumDraftTokens", "checked_index", "checked_num_draft_tokens", "checked_seed", "checked_verify"]
 
 _EXPORTS = {
+    "._core": ("SamplerParams", "server_samplers"),
+    "costs": ("KeptCurves",),
     "direct": ("Direct", "Row"),
+    "drafts.automatic": ("Choice", "chosen_of", "remember"),
+    "drafts.draft": ("LOOKUP",),
+    "drafts.remembered": ("forget",),
     "engine": ("Engine",),
-    "expected_gain": ("best_length", "break_even"),
+    "expected_gain": ("Expected", "best_length", "break_even"),
     "generation": ("Generation",),
+    "hidden": ("FINAL",),
+    "limits": ("LARGEST_INT", "MOST_DRAFT_TOKENS", "MOST_THREADS"),
     "listener": ("Listener",),
     "model": ("Model",),
     "options": ("NumDraftTokens", "checked_index", "checked_num_draft_tokens", "checked_seed", "checked_verify"),
     "request": ("Request",),
     "rules": ("DEPENDENT_ON_DRAFT", "RULES", "VERIFY", "is_independent_of_draft"),
+    "samplers": ("SAMPLERS",),
     "schema_constraint": ("Schema",),
     "vocabulary": ("Gbnf",),
 }

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
@@ -25,7 +25,11 @@ from specllama.backend.cpu import cpu_name
 from specllama.backend.folders import files_in
 from specllama.backend.prepare import prepare_backend
 
+from .expected_gain import Expected, expected
 from .model import Lora, Model
+
+if TYPE_CHECKING:
+    from specllama.models.found_drafts import Survey
 
 _LOGGER = logging.getLogger("specllama")
 _FOLDER = "costs"  # in the cache directory
@@ -276,3 +280,17 @@ class KeptCurves:
             role: ``"target"``, ``"head"`` or ``"draft"``.
         """
         return self._newest.get((os.path.basename(path), _size(path), role), (0.0, {}))[1]
+
+    def plain_speed(self, target: str) -> float | None:
+        """Tokens a second of plain decoding by a model, without the time of prompts; None if T(1) is not known."""
+        curve = self.of(target, "target")
+        return 1 / min(curve.values()) if 1 in curve else None
+
+    def expected(self, survey: Survey) -> dict[str, Expected]:
+        """What is expected of each draft that was found for a model, by its ``draft_model``."""
+        target, found = self.of(survey.path, "target"), {}
+        for draft in survey.found:
+            file = survey.path if draft.draft_model == "mtp" else draft.draft_model
+            of_draft = self.of(file, "draft" if draft.kind in ("model", "foreign") else "head")
+            found[draft.draft_model] = expected(draft.cost, draft.acceptance, target, of_draft)
+        return found

@@ -105,11 +105,6 @@ def expected(
     return Expected(cost, is_measured, break_even(costs), speedup, 1 / each, whole)
 
 
-def plain_speed(target: Mapping[int, float]) -> float | None:
-    """Tokens a second of plain decoding, without the time of prompts; None if T(1) is not known."""
-    return 1 / min(target.values()) if 1 in target else None
-
-
 def _prompt_token(costs: Mapping[int, float]) -> float | None:
     """The seconds for each token of a prompt, from the largest batch; None if no batch is large enough."""
     largest = max(costs, default=0)

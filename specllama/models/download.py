@@ -11,12 +11,53 @@ import filelock
 
 from specllama.backend.cache import cache_dir
 
-from .catalog import Model, bits_of, models_dir, partial_dir
+from .catalog import Model, bits_of, catalog, models_dir, partial_dir
+from .families import KnownDraft
 from .hub import HubName, on_disk
 
 
 class DownloadError(RuntimeError):
     """The hub did not give the model. The message says why."""
+
+
+def pull_model(name: str) -> Path:
+    """Download a model by its name: one of the catalog, or ORG/NAME, ORG/NAME:TYPE or ORG/NAME:FILE of the hub.
+
+    Returns:
+        The path of its file, or of the first of its files.
+
+    Raises:
+        ValueError: there is no such model, or the name does not say which file.
+        DownloadError: the hub cannot be reached, or has another file.
+        OSError: the file cannot be written.
+    """
+    if "://" in name:
+        raise ValueError(f"{name} is an address: give the model's name on the hub, ORG/NAME or ORG/NAME:TYPE")
+    of_hub = HubName.of(name)
+    if of_hub is not None:
+        return pull_from_hub(of_hub)
+    known, separator, file_type = name.partition(":")
+    model = catalog().find(known if "/" not in known else name)  # such as ORG/NAME: without a type
+    if separator:
+        raise ValueError(
+            f"{name} is not downloaded but made: `specllama pull {model.name}`, "
+            f"then `specllama quantize {model.name} {file_type.upper() or 'TYPE'}`"
+        )
+    return pull(model)
+
+
+def pull_draft(draft: KnownDraft) -> Path | None:
+    """Download a draft of families.toml, or return None if it is not named by a name of the catalog or of the hub.
+
+    Raises:
+        ValueError, DownloadError, OSError: as for `pull_model`.
+    """
+    entry, of_hub = catalog().models.get(draft.name), HubName.of(draft.name)
+    if entry is not None:
+        return pull(entry)
+    if of_hub is None:
+        return None
+    return pull_beginning_with(of_hub, draft.file) if draft.file else pull_from_hub(of_hub)
 
 
 def pull(model: Model) -> Path:

@@ -114,6 +114,14 @@ def whole_number(values: Mapping[str, Any], name: str) -> int:
     return found if isinstance(found, int) else 0
 
 
+def trained_context(path: str) -> int | None:
+    """The most tokens in a text that a model was trained for; None if its file does not say it, or is no model."""
+    try:
+        return whole_number(read_without_texts(path)[0], "context_length") or None
+    except (OSError, UnusableFileError):
+        return None
+
+
 def _wrong_epsilons(values: Mapping[str, Any]) -> Iterable[str]:
     for name, value in values.items():
         if name.endswith("epsilon") and isinstance(value, (int, float)) and not value >= 0:  # this includes NaN

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specllama.models.gguf_values import parts_of
-from specllama.models.head_kinds import MASK_TOKEN
-from specllama.models.state_head_file import ARCHITECTURES
+from specllama.models import ARCHITECTURES, MASK_TOKEN, parts_of
 
 from .acceptance import Acceptance
 from .head import STEPS, AnyHead, Shape

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from specllama.models.head_kinds import OF_A_SMALL_MODEL, PARALLEL
+from specllama.models import OF_A_SMALL_MODEL, PARALLEL
 
 from .acceptance import Acceptance, acceptance
 from .batches import Batch, Batches

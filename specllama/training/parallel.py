@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from specllama.models.gguf_values import read_whole_header
+from specllama.models import read_whole_header
 
 from .sibling import Sibling, SiblingShape, SiblingStart, read_sibling
 from .target import Target

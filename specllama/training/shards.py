@@ -15,7 +15,7 @@ from specllama.backend.folders import files_in
 from .work import replacing
 
 if TYPE_CHECKING:
-    from specllama.engine.engine import Engine
+    from specllama.engine import Engine
 
     from .text import Text
 

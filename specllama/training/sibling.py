@@ -16,8 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from specllama.models.gguf_values import architecture_of, read_whole_header, text_in, tokens_in
-from specllama.models.header_checks import largest, whole_number
+from specllama.models import architecture_of, largest, read_whole_header, text_in, tokens_in, whole_number
 
 from .head import AnyHead
 from .target import Target, read_target

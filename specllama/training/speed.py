@@ -20,7 +20,7 @@ from .target import Target
 from .text import Text
 
 if TYPE_CHECKING:
-    from specllama.engine.engine import Engine
+    from specllama.engine import Engine
 
 _CELLS = (256, 2048)
 _LEAST_SHARE = 0.3  # the least share of a large batch's time that depends on its size

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from specllama.models.gguf_values import read_whole_header
-from specllama.models.head_file import HeadFile, read_head
+from specllama.models import HeadFile, read_head, read_whole_header
 
 from .target import Target
 from .torch_here import require_gguf_package

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specllama.models.gguf_values import (
+from specllama.models import (
+    Digest,
     StoredTensor,
     architecture_of,
     parts_of,
     read_whole_header,
     stored,
     tokens_in,
+    vocabulary_hash,
 )
-from specllama.models.state_head_file import vocabulary_hash
-from specllama.models.weights_digest import Digest
 
 from .torch_here import require_gguf_package
 

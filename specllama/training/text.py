@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specllama.prompts.reading import read_prompts, read_text
+from specllama.prompts import read_prompts, read_text
 
 from .openings import openings
 
@@ -202,7 +202,7 @@ class Writer:
     def _written(
         self, prompt: Sequence[int], seed: int, count: int, most: int, temperature: float, keeps_end: bool = False
     ) -> list[int]:
-        from specllama.engine.generation import Generation
+        from specllama.engine import Generation
 
         engine, found = self._engine, list[int]()
         request = engine.request(prompt, max_tokens=most, seed=seed, temperature=temperature, top_p=_TOP_P, top_k=0)

@@ -15,12 +15,21 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.backend.cpu import default_threads
-from specllama.engine.hidden import FINAL
-from specllama.models import catalog
-from specllama.models.head_file import head_beside
-from specllama.models.head_kinds import EAGLE3, OF_A_SMALL_MODEL, OF_THE_FINAL_STATE, PARALLEL, TRAINED
-from specllama.models.model_folders import size_of
-from specllama.models.new_file import HEADER_ROOM, make_folder, require_free_place, require_room
+from specllama.engine import FINAL
+from specllama.models import (
+    EAGLE3,
+    HEADER_ROOM,
+    OF_A_SMALL_MODEL,
+    OF_THE_FINAL_STATE,
+    PARALLEL,
+    TRAINED,
+    head_beside,
+    make_folder,
+    require_free_place,
+    require_room,
+    resolve,
+    size_of,
+)
 
 from .progress import SILENT, Progress
 from .start import AnyStart, read_start
@@ -168,8 +177,8 @@ def trained(
     """
     require_usable(kind, start, small)
     require_torch(), require_gguf_package()
-    path = catalog.resolve(os.fspath(model))
-    small = None if small is None else catalog.resolve(os.fspath(small))
+    path = resolve(os.fspath(model))
+    small = None if small is None else resolve(os.fspath(small))
     models = [path] if small is None else [path, small]
     if small is not None and os.path.realpath(small) == os.path.realpath(path):
         raise ValueError(f"--draft {small} is the model itself: name a smaller one, of at most a third of its size")
@@ -415,7 +424,7 @@ class _Training:
         self._work.write("read", {})
 
     def _engine(self) -> Any:
-        from specllama.engine.engine import Engine
+        from specllama.engine import Engine
 
         return Engine.open(
             self._target.path,
