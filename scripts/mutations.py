@@ -348,7 +348,7 @@ class Copy:
         arguments.write_text("\n".join(words))
         options = ["-m", "not long", f"--junitxml={report}", "-o", "junit_family=xunit1"]
         # These plugins, if they are there, take three seconds to load.
-        options += [f"-p=no:{name}" for name in ("cacheprovider", "langsmith_plugin", "schemathesis")]
+        options += [f"-pno:{name}" for name in ("cacheprovider", "langsmith_plugin", "schemathesis")]
         status = self.run(sys.executable, "-m", "pytest", *options, f"@{arguments}", limit=limit)
         cases = []
         for case in xml.etree.ElementTree.parse(report).iter("testcase") if report.exists() else ():
