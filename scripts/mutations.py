@@ -8,7 +8,7 @@ which of those that still apply are no longer noticed. scripts/mutations.json is
 names.
 
 Before the first mutation all tests run once, to know which fail without one, how long each takes, and which of them
-come to a mutated line of Python: only those can notice it.
+come to a mutated line: only those can notice it. Of a line in a header of C++ that is not known.
 """
 
 from __future__ import annotations
@@ -267,7 +267,8 @@ def drawn(texts: Mapping[str, str], wanted: int, spare: int, draw: random.Random
 
 # --- running ---
 
-# A module of the copy. What runs a marked line appends the mark's number and the name of the test that runs.
+# What runs a marked line appends the mark's number and the name of the test that runs to the file HITS. The modules of
+# Python and of C++ for that.
 MARKS = """
 import os
 seen = set()
@@ -275,8 +276,27 @@ def mark(number):
     test = os.environ.get("PYTEST_CURRENT_TEST", "")
     if (number, test) not in seen:
         seen.add((number, test))
-        with open(__file__ + ".txt", "a") as file:
+        with open("HITS", "a") as file:
             file.write(f"{number}\\t{test}\\n")
+"""
+NATIVE_MARKS = """
+#pragma once
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <set>
+#include <string>
+inline void mutation_mark(int number) {
+    static auto & mutex = *new std::mutex;
+    static auto & seen = *new std::set<std::pair<int, std::string>>;
+    const char * test = std::getenv("PYTEST_CURRENT_TEST");
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (seen.insert({number, test ? test : ""}).second) {
+        std::FILE * file = std::fopen("HITS", "a");
+        std::fprintf(file, "%d\\t%s\\n", number, test ? test : "");
+        std::fclose(file);
+    }
+}
 """
 
 
@@ -294,7 +314,7 @@ class Copy:
 
     Attributes:
         cases: what the tests do without a mutation.
-        reached: by the id of a mutation of Python the tests that come to its line. An empty name stands for all.
+        reached: by the id of a mutation the tests that come to its line. An empty name stands for all.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -361,13 +381,13 @@ class Copy:
 
     def test_unmutated(self, mutations: Sequence[Mutation]) -> None:
         """Run all tests with marked lines, unless they have been, and keep what they did in FOLDER."""
-        kept, hits = self.folder / "unmutated.json", self.tree / "mutation_marks.py.txt"
+        kept, hits = self.folder / "unmutated.json", self.folder / "hits"
         parts = ["HEAD:tests", "HEAD:specllama", "HEAD:cpp"]
         sources = [done("git", "-C", str(self.tree), "rev-parse", *parts), [each.id for each in mutations]]
         known = json.loads(kept.read_text()) if kept.exists() else {}
         if known.get("sources") != sources:
-            known = {"sources": sources, "cases": {}, "hits": []}
-        self.mark(mutations)
+            known = {"sources": sources, "marked": [], "cases": {}, "hits": []}
+        known["marked"] = self.mark(mutations)
         for folder in sorted((self.tree / "tests").iterdir()):
             is_new = folder.name not in {*OF_SOURCES, *known["cases"]}
             if is_new and [*folder.glob("test_*.py")]:
@@ -379,29 +399,48 @@ class Copy:
                 known["hits"] += hits.read_text().splitlines() if hits.exists() else []
                 kept.write_text(json.dumps(known))
         self.restore()
+        self.build()
         self.cases = [Case(*case) for cases in known["cases"].values() for case in cases]
-        self.reached = {each.id: set() for each in mutations if not each.native}
+        self.reached = {number: set() for number in known["marked"]}
         for hit in known["hits"]:
             number, _, test = hit.partition("\t")
             name, _, phase = test.rpartition(" ")
             # What is made for a whole file is made in the first test of it that needs it.
-            self.reached[int(number)].add(name if phase == "(call)" else name.partition("::")[0])
+            if int(number) in self.reached:
+                self.reached[int(number)].add(name if phase == "(call)" else name.partition("::")[0])
 
-    def mark(self, mutations: Sequence[Mutation]) -> None:
-        """Put a mark before each statement that is to be mutated."""
-        (self.tree / "mutation_marks.py").write_text(MARKS)
-        marks = collections.defaultdict(set)
-        texts = product(self.tree, PYTHON)
+    def mark(self, mutations: Sequence[Mutation]) -> list[int]:
+        """Put a mark before each statement that is to be mutated. Returns the ids of those where it is possible."""
+        hits = str(self.folder / "hits")
+        (self.tree / "mutation_marks.py").write_text(MARKS.replace("HITS", hits))
+        (self.folder / "marks.hpp").write_text(NATIVE_MARKS.replace("HITS", hits))
+        texts = product(self.tree, {".py", ".cpp"})
+        marks: dict[str, set[tuple[int, int]]] = collections.defaultdict(set)
         for each in mutations:
-            at = None if each.native else place(each, texts)
+            at = place(each, texts)
             if at:
-                marks[at[0]].add((statement_at(texts[at[0]], at[1] + 1) - 1, each.id))
-        for file, numbers in marks.items():
-            lines = texts[file].splitlines(keepends=True)
-            for row, number in sorted(numbers, reverse=True):
-                indent = lines[row][: len(lines[row]) - len(lines[row].lstrip())]
-                lines.insert(row, f'{indent}__import__("mutation_marks").mark({number})\n')
-            (self.tree / file).write_text("".join(lines), encoding="utf-8")
+                marks[at[0]].add((statement_at(texts[at[0]], at[1], each.native), each.id))
+        while True:
+            rows: dict[tuple[str, int], str] = {}
+            for file, numbers in marks.items():
+                native = file.endswith(".cpp")
+                lines = texts[file].splitlines(keepends=True)
+                for row, number in sorted(numbers, reverse=True):
+                    indent = lines[row][: len(lines[row]) - len(lines[row].lstrip())]
+                    mark = f"::mutation_mark({number});" if native else f'__import__("mutation_marks").mark({number})'
+                    lines.insert(row, f"{indent}{mark}\n")
+                if native:
+                    lines.insert(0, f'#include "{self.folder / "marks.hpp"}"\n')
+                (self.tree / file).write_text("".join(lines), encoding="utf-8")
+                rows |= {(file, lines.index(line) + 1): line for line in lines if "mutation_mark(" in line}
+            if self.build():
+                return sorted(number for numbers in marks.values() for _, number in numbers)
+            # Outside of functions there can be no mark.
+            wrong = re.findall(r"(cpp/\S+?):(\d+):\d+: error", (self.folder / "log").read_text(encoding="utf-8"))
+            for file in {file for file, _ in wrong}:
+                bad = {re.sub(r"\D", "", rows.get((file, int(row)), "")) for name, row in wrong if name == file}
+                left = {(row, number) for row, number in marks[file] if str(number) not in bad}
+                marks[file] = left if left != marks[file] else set()
 
     def tests_for(self, mutation: Mutation, file: str) -> list[str]:
         """The tests that may notice a mutation of a file, in the order in which they are tried."""
@@ -478,25 +517,25 @@ def place(mutation: Mutation, texts: Mapping[str, str]) -> tuple[str, int] | Non
     return None
 
 
-def statement_at(text: str, line: int) -> int:
-    """The first line of the innermost statement around a line (from 1), before which another may be put."""
-    first = line
+def statement_at(text: str, row: int, native: bool) -> int:
+    """The first line of the innermost statement around a line (both from 0), before which another may be put."""
+    lines = text.splitlines()
+    if native:
+        code, ends = dict(code_lines(text)), (";", "{", "}", ":")
+        starts = (line for line in range(row, 0, -1) if code.get(line - 1, ";").partition("  //")[0].endswith(ends))
+        first = next(starts, 0)
+        return 0 if lines[first].strip().startswith("}") else first  # where a mark does not compile
+    first = row
     nodes: list[ast.AST] = [ast.parse(text)]
     for node in nodes:
         for name, value in ast.iter_fields(node):
-            for child in value if isinstance(value, list) else [value]:
+            for child in value if isinstance(value, list) else []:
                 if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
                     nodes.append(child)
-                    begin = min(
-                        [one.lineno for one in [*getattr(child, "decorator_list", []), child] if hasattr(one, "lineno")]
-                        or [0]
-                    )
-                    is_elif = (
-                        name == "orelse"
-                        and isinstance(child, ast.If)
-                        and text.splitlines()[begin - 1].strip().startswith("elif")
-                    )
-                    if isinstance(child, ast.stmt) and begin <= line <= (child.end_lineno or 0) and not is_elif:
+                if isinstance(child, ast.stmt):
+                    begin = min(one.lineno for one in [*getattr(child, "decorator_list", []), child]) - 1
+                    is_elif = name == "orelse" and lines[begin].strip().startswith("elif")
+                    if begin <= row < (child.end_lineno or 0) and not is_elif:
                         first = begin
     return first
 
@@ -562,6 +601,7 @@ def main() -> None:
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     if given.command == "choose":
         draw = random.Random(given.seed)
         chosen = drawn(product(ROOT, PYTHON), WANTED[".py"], 0, draw)
