@@ -28,9 +28,8 @@ import torch
 
 from specllama import Engine, Llama
 from specllama.backend.cpu import cpu_name
-from specllama.engine.hidden import FINAL
-from specllama.models import catalog
-from specllama.models.head_kinds import EAGLE3, OF_A_SMALL_MODEL, SIBLING, TRAINED
+from specllama.engine import FINAL
+from specllama.models import EAGLE3, OF_A_SMALL_MODEL, SIBLING, TRAINED, resolve
 from specllama.training.file import write_head
 from specllama.training.fit import SIBLINGS, Recipe, fit, recipe_of
 from specllama.training.optimizer import Muon
@@ -47,14 +46,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from specllama.training.batches import Batch
-    from specllama.training.head import AnyHead
+    from specllama.training.head import Learner
 
 N_CTX = 1024
 LEAST = 1e-6  # of a probability whose logarithm is taken
 
 
 def blended(
-    head: AnyHead, batch: Batch, *, forward: float = 0.0, reverse: float = 0.0, overlap: float = 0.0
+    head: Learner, batch: Batch, *, forward: float = 0.0, reverse: float = 0.0, overlap: float = 0.0
 ) -> torch.Tensor:
     """A sum of losses, each with its weight. All see the target's distribution at its most likely tokens only.
 
@@ -168,10 +167,11 @@ class Experiment:
 
     def __post_init__(self) -> None:
         """Read the model, and the small model."""
-        small = catalog.resolve(self.small) if self.small and self.kind in OF_A_SMALL_MODEL else None
+        small = resolve(self.small) if self.small and self.kind in OF_A_SMALL_MODEL else None
         require_usable(self.kind, None, small)
-        self.target, self.start = begun_for(read_target(catalog.resolve(self.model)), None, small, self.kind)
-        states = "none" if self.start else ",".join(map(str, self.target.layers))
+        self.start = begun_for(read_target(resolve(self.model)), None, small, self.kind)
+        self.target = self.start.target
+        states = "none" if self.kind in OF_A_SMALL_MODEL else ",".join(map(str, self.target.layers))
         asked = {"experiments": self.tokens, "states": states}
         self.work = Work(self.target.weights, {"text": [], "answer": Budget(tokens=1).answer}, asked)
 
@@ -190,10 +190,8 @@ class Experiment:
             begun = time.process_time()
             head, found = fit(
                 self.work,
-                self.target,
+                self.start,
                 rows,
-                start=self.start,
-                kind=self.kind,
                 device="cpu",
                 seconds=1e9,
                 progress=SILENT,
@@ -262,7 +260,7 @@ def _record(name: str, model: str, tokens: int, found: dict[str, object]) -> Non
     machine = {"cpu": cpu_name()}
     recorded.keep(
         name,
-        {"machine": machine, "model": Path(catalog.resolve(model)).name, "runs": [*runs, {"tokens": tokens, **found}]},
+        {"machine": machine, "model": Path(resolve(model)).name, "runs": [*runs, {"tokens": tokens, **found}]},
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .found_drafts import FoundDraft, Survey, survey
     from .gguf_values import StoredTensor, architecture_of, parts_of, read_whole_header, stored, text_in, tokens_in
     from .head_file import HeadFile, head_beside, read_head
-    from .head_kinds import EAGLE3, HYDRA, MASK_TOKEN, OF_A_SMALL_MODEL, OF_THE_FINAL_STATE, PARALLEL, TRAINED
+    from .head_kinds import EAGLE3, HYDRA, MASK_TOKEN, OF_A_SMALL_MODEL, OF_THE_FINAL_STATE, PARALLEL, SIBLING, TRAINED
     from .header_checks import largest, trained_context, whole_number
     from .hub import HubName, all_on_disk, on_disk
     from .model_folders import size_of
@@ -33,7 +33,7 @@ __all__ += ["FoundDraft", "KnownDraft", "Survey", "survey"]
 __all__ += ["HEADER_ROOM", "make_folder", "require_free_place", "require_room", "size_of"]
 __all__ += ["check_model", "default_output", "planned", "what_stays_lost", "write_quantized"]
 __all__ += ["ARCHITECTURES", "EAGLE3", "HYDRA", "MASK_TOKEN", "OF_A_SMALL_MODEL", "OF_THE_FINAL_STATE"]
-__all__ += ["PARALLEL", "TRAINED", "HeadFile", "head_beside", "read_head"]
+__all__ += ["PARALLEL", "SIBLING", "TRAINED", "HeadFile", "head_beside", "read_head"]
 __all__ += ["CACHE_TYPES", "Digest", "StoredTensor", "architecture_of", "largest", "parts_of", "read_whole_header"]
 __all__ += ["stored", "text_in", "tokens_in", "trained_context", "values_of_block", "vocabulary_hash", "whole_number"]
 
@@ -49,7 +49,16 @@ _EXPORTS = {
         *("stored", "text_in", "tokens_in"),
     ),
     "head_file": ("HeadFile", "head_beside", "read_head"),
-    "head_kinds": ("EAGLE3", "HYDRA", "MASK_TOKEN", "OF_A_SMALL_MODEL", "OF_THE_FINAL_STATE", "PARALLEL", "TRAINED"),
+    "head_kinds": (
+        "EAGLE3",
+        "HYDRA",
+        "MASK_TOKEN",
+        "OF_A_SMALL_MODEL",
+        "OF_THE_FINAL_STATE",
+        "PARALLEL",
+        "SIBLING",
+        "TRAINED",
+    ),
     "header_checks": ("largest", "trained_context", "whole_number"),
     "hub": ("HubName", "all_on_disk", "on_disk"),
     "model_folders": ("size_of",),

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 
 from .batches import Batch
-from .head import STEPS, AnyHead
+from .head import STEPS, Learner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Acceptance:
 
 
 @torch.no_grad()
-def acceptance(head: AnyHead, batches: Iterable[Batch]) -> Acceptance:
+def acceptance(head: Learner, batches: Iterable[Batch]) -> Acceptance:
     """Measure a head on batches that it has not learned from."""
     right, alive_before = [0] * STEPS, [0] * STEPS
     shared, places = [0.0] * STEPS, [0] * STEPS

@@ -12,18 +12,21 @@ import numpy.typing as npt
 from specllama.models import ARCHITECTURES, MASK_TOKEN, parts_of
 
 from .acceptance import Acceptance
-from .head import STEPS, AnyHead, Shape
+from .head import STEPS, EagleHead, EagleShape, Learner
 from .parallel import ParallelStart
 from .sibling import Sibling
-from .state_head import StateHead, StateShape
+from .state_head import StateHead
 from .target import Target
 from .torch_here import require_gguf_package
 from .work import replacing
 
 _ARCH = "eagle3"
 _N_CTX = 131_072  # the head has no limit of its own: it only knows distances between tokens
-_NOT_COPIED = ("general.author", "general.quantized_by", "general.quantization_version")
-"""Metadata of a small model that are wrong after its training."""
+_NOT_COPIED = (
+    *("general.architecture", "general.author", "general.file_type"),
+    *("general.quantized_by", "general.quantization_version"),
+)
+"""Metadata of a small model that are written anew, or are wrong after its training."""
 _BLOCK = 32  # numbers in a block, in the types that are written
 NAMES = {
     "q": "blk.0.attn_q",
@@ -41,7 +44,7 @@ NAMES = {
 """The name of each weight in the trainer, and its name in the file."""
 
 
-def tensors_of(head: AnyHead) -> dict[str, npt.NDArray[np.float32]]:
+def tensors_of(head: Learner) -> dict[str, npt.NDArray[np.float32]]:
     """The weights by their names in the file. In the file the matrices include the division by `sizes`."""
     if isinstance(head, StateHead):
         found = head.tensors()
@@ -56,7 +59,7 @@ def tensors_of(head: AnyHead) -> dict[str, npt.NDArray[np.float32]]:
 def write_head(
     path: Path,
     target: Target,
-    head: AnyHead,
+    head: Learner,
     rows: npt.NDArray[np.int64],
     file_type: str,
     *,
@@ -64,17 +67,18 @@ def write_head(
     num_tokens: int,
     name: str | None = None,
 ) -> Path:
-    """Write a head. The file gets its name when it is complete.
+    """Write a head, or a small model with its additions merged. The file gets its name when it is complete.
 
     Args:
         path: the file to write.
         target: the target of the head.
-        head: the head.
-        rows: the tokens that it can draft.
-        file_type: ``"F32"``, ``"Q8_0"`` or ``"Q4_0"``. It is used for matrices whose rows can be divided into blocks.
+        head: the head, or the small model.
+        rows: the tokens that a head can draft.
+        file_type: ``"F32"``, ``"Q8_0"`` or ``"Q4_0"``. It is used for matrices that have learned, and whose rows can be
+            divided into blocks.
         acceptance: the measured acceptance, for the metadata.
-        num_tokens: how many tokens of text the head has learned from, for the metadata.
-        name: the name for the metadata; None for that of the file.
+        num_tokens: how many tokens of text were learned, for the metadata.
+        name: the name of a head for the metadata; None for that of the file.
 
     Returns:
         `path`.
@@ -84,35 +88,28 @@ def write_head(
     """
     from specllama import __version__
 
-    if isinstance(head, Sibling):
-        return _write_sibling(path, target, head, file_type, acceptance, num_tokens)
     gguf = require_gguf_package()
-    kind, shape = gguf.GGMLQuantizationType[file_type], head.shape
-    name_of_kind = shape.kind if isinstance(shape, StateShape) else "EAGLE-3"
     with replacing(path) as temporary:
-        writer = gguf.GGUFWriter(temporary, ARCHITECTURES.get(name_of_kind, _ARCH))
-        writer.add_name(name or path.stem)
+        writer = gguf.GGUFWriter(temporary, _architecture(head))
         writer.add_author(f"specllama {__version__} train-draft")
-        writer.add_description(
-            f"{name_of_kind} head for {os.path.basename(target.path)}: a draft, and no model by itself"
-        )
         writer.add_file_type(gguf.LlamaFileType["ALL_F32" if file_type == "F32" else f"MOSTLY_{file_type}"])
-        if isinstance(shape, StateShape):
-            _add_sizes_of_states(writer, target, shape)
+        _add_training(writer, target, acceptance, num_tokens)  # before long texts: a search for drafts reads less
+        if isinstance(head, Sibling):
+            _add_small_model(writer, head, file_type, gguf)
         else:
-            _add_sizes(writer, target, shape)
-            _copy_tokenizer(writer, target.path, gguf)
-        _add_training(writer, target, acceptance, num_tokens)
-        if len(rows) < target.n_vocab:
-            writer.add_tensor("d2t", rows.astype(np.int64))
-        for name, tensor in tensors_of(head).items():
-            is_whole = tensor.ndim == 2 and tensor.shape[1] % _BLOCK == 0
-            if is_whole and file_type != "F32":
-                writer.add_tensor(name, gguf.quants.quantize(tensor, kind), raw_dtype=kind)
-            else:
-                writer.add_tensor(name, np.ascontiguousarray(tensor))
-        _finish(writer)
+            writer.add_name(name or path.stem)
+            _add_head(writer, target, head, rows, file_type, gguf)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
     return path
+
+
+def _architecture(head: Learner) -> str:
+    if isinstance(head, Sibling):
+        return head.start.model.architecture
+    return ARCHITECTURES[head.kind] if isinstance(head, StateHead) else _ARCH
 
 
 def _add_training(writer: Any, target: Target, acceptance: Acceptance, num_tokens: int) -> None:
@@ -128,60 +125,53 @@ def _add_training(writer: Any, target: Target, acceptance: Acceptance, num_token
     writer.add_array("specllama.acceptance.sampled", [float(one) for one in acceptance.sampled])
 
 
-def _write_sibling(
-    path: Path, target: Target, sibling: Sibling, file_type: str, acceptance: Acceptance, num_tokens: int
-) -> Path:
-    """Write a small model with its additions merged. All other tensors, and the metadata, are those of its file.
-
-    Args:
-        path: the file to write.
-        target: the target that it has learned from.
-        sibling: the small model.
-        file_type: as for `write_head`. It is used for the matrices that have learned.
-        acceptance: the measured acceptance, for the metadata.
-        num_tokens: how many tokens of text it has learned from, for the metadata.
-    """
-    from specllama import __version__
-
-    gguf = require_gguf_package()
-    kind, model = gguf.GGMLQuantizationType[file_type], sibling.start.model
-    learned = dict(sibling.merged())
-    with replacing(path) as temporary:
-        writer = gguf.GGUFWriter(temporary, model.architecture)
-        writer.add_author(f"specllama {__version__} train-draft")
-        writer.add_file_type(gguf.LlamaFileType["ALL_F32" if file_type == "F32" else f"MOSTLY_{file_type}"])
-        if isinstance(sibling.start, ParallelStart):
-            writer.add_uint32(MASK_TOKEN, sibling.start.mask)
-        _add_training(writer, target, acceptance, num_tokens)  # before long texts: a search for drafts reads less
-        left_out = {"general.architecture", "general.file_type", *_NOT_COPIED}
-        for name, field in gguf.GGUFReader(parts_of(model.path)[0]).fields.items():
-            if not name.startswith(("GGUF.", "split.", "specllama.")) and name not in left_out:
+def _add_head(
+    writer: Any, target: Target, head: Learner, rows: npt.NDArray[np.int64], file_type: str, gguf: Any
+) -> None:
+    kind = head.kind if isinstance(head, StateHead) else "EAGLE-3"
+    writer.add_description(f"{kind} head for {os.path.basename(target.path)}: a draft, and no model by itself")
+    if isinstance(head, StateHead):
+        _add_sizes_of_states(writer, target, head)
+    elif isinstance(head, EagleHead):
+        _add_sizes(writer, target, head.shape)
+        for name, field in gguf.GGUFReader(parts_of(target.path)[0]).fields.items():
+            if name.startswith("tokenizer.") and not name.startswith("tokenizer.chat_template"):
                 _copy(writer, name, field)
-        for part in parts_of(model.path):
-            for tensor in gguf.GGUFReader(part).tensors:
-                found = learned.get(tensor.name)
-                if found is None:
-                    writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-                elif found.shape[1] % _BLOCK == 0 and file_type != "F32":
-                    writer.add_tensor(tensor.name, gguf.quants.quantize(found, kind), raw_dtype=kind)
-                else:
-                    writer.add_tensor(tensor.name, np.ascontiguousarray(found))
-        _finish(writer)
-    return path
+    if len(rows) < target.n_vocab:
+        writer.add_tensor("d2t", rows.astype(np.int64))
+    for name, tensor in tensors_of(head).items():
+        _add_learned(writer, name, tensor, file_type, gguf)
 
 
-def _finish(writer: Any) -> None:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+def _add_small_model(writer: Any, sibling: Sibling, file_type: str, gguf: Any) -> None:
+    """Add the matrices that have learned. All other tensors, and the metadata, are those of the small model's file."""
+    learned, parts = dict(sibling.merged()), parts_of(sibling.start.model.path)
+    if isinstance(sibling.start, ParallelStart):
+        writer.add_uint32(MASK_TOKEN, sibling.start.mask)
+    for name, field in gguf.GGUFReader(parts[0]).fields.items():
+        if not name.startswith(("GGUF.", "split.", "specllama.")) and name not in _NOT_COPIED:
+            _copy(writer, name, field)
+    for tensor in (tensor for part in parts for tensor in gguf.GGUFReader(part).tensors):
+        if tensor.name in learned:
+            _add_learned(writer, tensor.name, learned[tensor.name], file_type, gguf)
+        else:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+
+
+def _add_learned(writer: Any, name: str, tensor: npt.NDArray[np.float32], file_type: str, gguf: Any) -> None:
+    """Add a tensor. It is quantized if it is a matrix whose rows can be divided into blocks."""
+    if file_type == "F32" or tensor.ndim != 2 or tensor.shape[1] % _BLOCK:
+        writer.add_tensor(name, np.ascontiguousarray(tensor))
+    else:
+        kind = gguf.GGMLQuantizationType[file_type]
+        writer.add_tensor(name, gguf.quants.quantize(tensor, kind), raw_dtype=kind)
 
 
 def _copy(writer: Any, name: str, field: Any) -> None:
     writer.add_key_value(name, field.contents(), field.types[0], field.types[1] if len(field.types) > 1 else None)
 
 
-def _add_sizes(writer: Any, target: Target, shape: Shape) -> None:
+def _add_sizes(writer: Any, target: Target, shape: EagleShape) -> None:
     for name, number in (
         *(("context_length", _N_CTX), ("embedding_length", shape.n_embd), ("block_count", 1)),
         *(("feed_forward_length", shape.n_ff), ("attention.head_count", shape.n_head)),
@@ -197,16 +187,9 @@ def _add_sizes(writer: Any, target: Target, shape: Shape) -> None:
     writer.add_array(f"{_ARCH}.target_layers", list(target.layers))
 
 
-def _add_sizes_of_states(writer: Any, target: Target, shape: StateShape) -> None:
+def _add_sizes_of_states(writer: Any, target: Target, head: StateHead) -> None:
     for name, number in (
-        *(("embedding_length", shape.n_embd), ("vocab_size", target.n_vocab)),
-        *(("place_count", STEPS), ("layer_count", 1 if shape.columns else 0)),
+        *(("embedding_length", head.n_embd), ("vocab_size", target.n_vocab)),
+        *(("place_count", STEPS), ("layer_count", 1 if head.columns else 0)),
     ):
-        writer.add_uint32(f"{ARCHITECTURES[shape.kind]}.{name}", number)
-
-
-def _copy_tokenizer(writer: Any, target: str, gguf: Any) -> None:
-    """Copy all metadata about the target's tokenizer, except for its chat templates."""
-    for name, field in gguf.GGUFReader(parts_of(target)[0]).fields.items():
-        if name.startswith("tokenizer.") and not name.startswith("tokenizer.chat_template"):
-            _copy(writer, name, field)
+        writer.add_uint32(f"{ARCHITECTURES[head.kind]}.{name}", number)

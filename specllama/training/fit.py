@@ -12,17 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from specllama.models import OF_A_SMALL_MODEL, PARALLEL
+from specllama.models import OF_A_SMALL_MODEL, OF_THE_FINAL_STATE, PARALLEL
 
 from .acceptance import Acceptance, acceptance
 from .batches import Batch, Batches
-from .head import AnyHead, AnyShape, Head, Shape
+from .head import Learner
 from .loss import loss_of
 from .optimizer import Muon
 from .progress import Progress
-from .start import AnyStart
-from .state_head import CLASSES, StateShape
-from .target import Target
+from .start import Start
 from .torch_here import computes_bfloat16, save
 from .work import Work
 
@@ -49,7 +47,7 @@ class Recipe:
         measures: how often the head is measured in a training.
     """
 
-    loss: Callable[[AnyHead, Batch], torch.Tensor] = loss_of
+    loss: Callable[[Learner, Batch], torch.Tensor] = loss_of
     optimizer: Callable[[list[torch.Tensor], float], torch.optim.Optimizer] = Muon
     lr: float = 0.02
     lr_vectors: float = 2e-3
@@ -69,7 +67,7 @@ def recipe_of(kind: str) -> Recipe:
         return dataclasses.replace(SIBLINGS, lr=3e-4, most_cells=SIBLINGS.most_cells // 2, measures=4)
     if kind in OF_A_SMALL_MODEL:
         return SIBLINGS
-    return OF_STATES if kind in CLASSES else Recipe()
+    return OF_STATES if kind in OF_THE_FINAL_STATE else Recipe()
 
 
 def _adamw(weights: list[torch.Tensor], rate: float) -> torch.optim.Optimizer:
@@ -102,7 +100,7 @@ class Fit:
         curve: for each measurement, the progress from 0 to 1, and the shares `Acceptance.greedy` and `sampled`.
     """
 
-    head: AnyHead
+    head: Learner
     device: str
     recipe: Recipe = Recipe()
     rate: float = 1.0
@@ -170,56 +168,28 @@ class Fit:
         return True
 
 
-def shape_of(kind: str, target: Target, n_rows: int, start: AnyStart | None = None) -> AnyShape:
-    """The sizes of a head."""
-    if start is not None:
-        return start.shape_for(n_rows)
-    return StateShape(kind, target.n_embd, n_rows) if kind in CLASSES else Shape.of(target, n_rows)
-
-
-def new_head(
-    target: Target,
-    rows: npt.NDArray[np.int64],
-    batches: Batches,
-    device: str,
-    start: AnyStart | None = None,
-    kind: str = "eagle3",
-) -> AnyHead:
-    """The head at the beginning of its training: a new one with random weights, or the one that is trained further."""
+def learner_of(start: Start, rows: npt.NDArray[np.int64], batches: Batches, device: str) -> Learner:
+    """What learns, at the beginning of its training. Equal arguments give equal random weights."""
     torch.manual_seed(1)
-    sizes = batches.sizes()
-    if start is not None:
-        return start.head(target, sizes, rows).to(device)
-    output = torch.from_numpy(target.output_rows(rows))
-    if kind in CLASSES:
-        shape = StateShape(kind, target.n_embd, len(rows))
-        return CLASSES[kind](shape, sizes, batches.size_of_token(), output).to(device)
-    head = Head(Shape.of(target, len(rows)), sizes, output)
-    with torch.no_grad():
-        head.of_output.weight.copy_(torch.from_numpy(target.output_norm()))
-    return head.to(device)
+    return start.made(rows, batches.sizes(), batches.size_of_token()).to(device)
 
 
 def fit(
     work: Work,
-    target: Target,
+    start: Start,
     rows: npt.NDArray[np.int64],
     *,
-    start: AnyStart | None = None,
-    kind: str = "eagle3",
     device: str,
     seconds: float,
     progress: Progress,
     recipe: Recipe | None = None,
-) -> tuple[AnyHead, Acceptance]:
+) -> tuple[Learner, Acceptance]:
     """Train a head on the shards of a work folder.
 
     Args:
         work: the folder of the training.
-        target: the target of the head.
+        start: what the training starts from.
         rows: the tokens that the head can draft.
-        start: the head that is trained further; None for a new one.
-        kind: the kind of a new head.
         device: PyTorch's device for computing.
         seconds: the most time for the training. Time in earlier processes counts.
         progress: is told the progress.
@@ -231,16 +201,15 @@ def fit(
     Raises:
         OSError: the disk is full.
     """
-    recipe = recipe or recipe_of(kind)
-    batches, epochs = Batches(target, rows, work.states, device), recipe.epochs
+    recipe = recipe or recipe_of(start.kind)
+    batches, epochs = Batches(start.target, rows, work.states, device), recipe.epochs
     cells = work.read("cells")
     if cells is None:
         cells = {"cells": recipe.cells_of(epochs * batches.count(_LEAST_CELLS) * _LEAST_CELLS)}
         work.write("cells", cells)
     size = int(cells["cells"])
     total = epochs * batches.count(size)
-    rate = 1.0 if start is None else start.rate
-    run = Fit(new_head(target, rows, batches, device, start, kind), device, recipe, rate)
+    run = Fit(learner_of(start, rows, batches, device), device, recipe, start.rate)
     run.load(work)
     begun, saved = time.monotonic() - run.seconds, time.monotonic()
     done = measured = run.curve[-1][0] if run.curve else 0.0

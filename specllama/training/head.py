@@ -6,7 +6,7 @@ Import this module only where PyTorch is installed.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -14,43 +14,37 @@ from torch.nn import functional
 
 if TYPE_CHECKING:
     from .batches import Batch
+    from .target import Target
 
 STEPS = 3
 """The number of tokens in a draft, in training and in measuring."""
 _FFN_GROUP = 32  # the size of the feed-forward layer is a multiple of this, for quantizers
 
 
-class AnyShape(Protocol):
-    """The sizes of what is trained."""
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """How large that is which is trained.
 
-    @property
-    def n_embd(self) -> int:
-        """How many numbers its states have."""
+    Attributes:
+        n_embd: how many numbers its states have.
+        n_rows: how many tokens are learned.
+        num_read: how many of the target's states it reads for each token.
+        num_trained: the number of weights that are trained.
+        num_frozen: the number of weights that do not learn, besides the output rows.
+        width: how many numbers are kept for each token until the gradients are computed; 0 if these are few.
+    """
 
-    @property
-    def n_rows(self) -> int:
-        """How many tokens are learned."""
-
-    @property
-    def num_read(self) -> int:
-        """How many of the target's states it reads for each token."""
-
-    @property
-    def num_trained(self) -> int:
-        """The number of weights that are trained."""
-
-    @property
-    def num_frozen(self) -> int:
-        """The number of weights that do not learn, besides the output rows."""
-
-    @property
-    def width(self) -> int:
-        """How many numbers are kept for each token until the gradients are computed; 0 if these are few."""
+    n_embd: int
+    n_rows: int
+    num_read: int
+    num_trained: int
+    num_frozen: int = 0
+    width: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
-    """The sizes of a head.
+class EagleShape:
+    """The sizes of an EAGLE-3 head.
 
     Attributes:
         n_embd: how many numbers a state has, the target's and the head's.
@@ -58,7 +52,6 @@ class Shape:
         n_head_kv: the number of heads for keys and values.
         head_size: how many numbers an attention head has.
         n_ff: the size of the feed-forward layer.
-        n_rows: how many tokens the head can draft.
         rope_base: the base of the rotary positions.
         epsilon: the epsilon of the norms.
         norm_before_residual: whether the layer's output is added to the normed state, and not to the state itself.
@@ -69,32 +62,20 @@ class Shape:
     n_head_kv: int
     head_size: int
     n_ff: int
-    n_rows: int
     rope_base: float = 10_000.0
     epsilon: float = 1e-5
     norm_before_residual: bool = False
 
     @classmethod
-    def of(cls, target: Any, n_rows: int) -> Shape:
+    def of(cls, target: Target) -> EagleShape:
         """The sizes of a new head: the target's attention, and a feed-forward layer of 8/3 of the target's width."""
         n_ff = -(-target.n_embd * 8 // 3 // _FFN_GROUP) * _FFN_GROUP
-        return cls(target.n_embd, target.n_head, target.n_head_kv, target.head_size, n_ff, n_rows)
+        return cls(target.n_embd, target.n_head, target.n_head_kv, target.head_size, n_ff)
 
-    @property
-    def num_read(self) -> int:
-        """How many of the target's states the head reads for each token."""
-        return 3
-
-    num_frozen = 0
-    """See `AnyShape`."""
-    width = 0
-    """See `AnyShape`."""
-
-    @property
-    def num_trained(self) -> int:
-        """The number of weights that are trained."""
+    def shape(self, n_rows: int) -> Shape:
+        """The shape of a head that can draft `n_rows` tokens."""
         d, q, kv = self.n_embd, self.n_head * self.head_size, self.n_head_kv * self.head_size
-        return 3 * d * d + 2 * d * (q + 2 * kv) + q * d + 3 * d * self.n_ff + 4 * d
+        return Shape(d, n_rows, 3, 3 * d * d + 2 * d * (q + 2 * kv) + q * d + 3 * d * self.n_ff + 4 * d)
 
 
 class Norm(nn.Module):
@@ -111,8 +92,8 @@ class Norm(nn.Module):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self._epsilon) * self.weight
 
 
-class AnyHead(nn.Module):
-    """The base class of all heads that can be trained.
+class Learner(nn.Module):
+    """The base class of all that is trained: heads, and small models.
 
     At place p a head reads token p + 1 and the target's states of token p, and predicts token p + 2.
 
@@ -165,7 +146,7 @@ class AnyHead(nn.Module):
         return functional.linear(multiplied, self.output)
 
 
-class Head(AnyHead):
+class EagleHead(Learner):
     """The layer of an EAGLE-3 head, which reads three of the target's states.
 
     Args:
@@ -174,7 +155,7 @@ class Head(AnyHead):
         output: the rows of the target's output matrix [n_rows, n_embd].
     """
 
-    def __init__(self, shape: Shape, sizes: torch.Tensor, output: torch.Tensor) -> None:
+    def __init__(self, shape: EagleShape, sizes: torch.Tensor, output: torch.Tensor) -> None:
         super().__init__(sizes, output)
         self.shape = shape
         d, q, kv = shape.n_embd, shape.n_head * shape.head_size, shape.n_head_kv * shape.head_size
@@ -232,19 +213,20 @@ class Head(AnyHead):
         k, v = ([x.repeat_interleave(group, 1) for x in xs] for xs in (keys, values))
         ahead = torch.ones(places, places, dtype=torch.bool, device=q.device).triu(1 - step)
         seen = (q @ k[0].transpose(-1, -2)).masked_fill(ahead, float("-inf"))
-        own = []
+        drafted = []  # the scores of the places of later steps
         for later in range(1, step + 1):  # one place of each later step is seen, as far back as the steps differ
             back = step - later
-            own.append((q * _moved(k[later], back)).sum(-1, keepdim=True))
-        shares = (torch.cat([seen, *own], -1) / self.shape.head_size**0.5).softmax(-1)
+            drafted.append((q * moved(k[later], back)).sum(-1, keepdim=True))
+        shares = (torch.cat([seen, *drafted], -1) / self.shape.head_size**0.5).softmax(-1)
         mixed = shares[..., :places] @ v[0].to(shares.dtype)
         for later in range(1, step + 1):
-            mixed = mixed + shares[..., places + later - 1, None] * _moved(v[later], step - later)
+            mixed = mixed + shares[..., places + later - 1, None] * moved(v[later], step - later)
         return mixed.transpose(1, 2).flatten(-2)
 
 
-def _moved(x: torch.Tensor, places: int) -> torch.Tensor:
-    return functional.pad(x, (0, 0, places, 0))[:, :, : x.shape[2]]
+def moved(x: torch.Tensor, places: int) -> torch.Tensor:
+    """Move all places [..., places, n] back by some places. The first ones become zeros."""
+    return functional.pad(x, (0, 0, places, 0))[..., : x.shape[-2], :]
 
 
 def matrix(rows: int, columns: int, gain: float = 1.0) -> nn.Parameter:

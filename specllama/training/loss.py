@@ -8,12 +8,12 @@ import torch
 from torch.nn import functional
 
 from .batches import Batch
-from .head import AnyHead
+from .head import Learner
 
 _PLACES = 512  # how many places have their logits in memory together
 
 
-def loss_of(head: AnyHead, batch: Batch) -> torch.Tensor:
+def loss_of(head: Learner, batch: Batch) -> torch.Tensor:
     """The cross-entropy between the head's distribution and the target's, which is cut to its most likely tokens.
 
     The mean is over all steps, with equal weights. It differs from the Kullback-Leibler divergence by the entropy of

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from specllama.models import read_whole_header
+from specllama.models import PARALLEL, read_whole_header
 
-from .sibling import Sibling, SiblingShape, SiblingStart, read_sibling
+from .head import Shape
+from .sibling import Sibling, SiblingStart, read_sibling
 from .target import Target
 
 if TYPE_CHECKING:
@@ -39,13 +40,13 @@ class ParallelStart(SiblingStart):
 
     mask: int = 0
 
-    def shape_for(self, n_rows: int) -> SiblingShape:
-        """The sizes, if it learns `n_rows` tokens."""
-        shape = super().shape_for(n_rows)
+    def shape(self, n_rows: int) -> Shape:
+        """See the base class."""
+        shape = super().shape(n_rows)
         return dataclasses.replace(shape, width=shape.width * (1 + -(-PLACES // _EVERY)))
 
-    def head(self, _target: Target, _sizes: torch.Tensor, rows: npt.NDArray[np.int64]) -> Parallel:
-        """The model in PyTorch."""
+    def made(self, rows: npt.NDArray[np.int64], _sizes: torch.Tensor, _size_of_token: float) -> Parallel:
+        """See the base class."""
         return Parallel(self, rows)
 
 
@@ -59,7 +60,7 @@ def read_parallel(path: str, target: Target) -> ParallelStart:
     start = read_sibling(path, target)
     values, _ = read_whole_header(path)
     fields = {field.name: getattr(start, field.name) for field in dataclasses.fields(start)}
-    return ParallelStart(**fields, mask=_mask_of(path, values))
+    return ParallelStart(**{**fields, "kind": PARALLEL}, mask=_mask_of(path, values))
 
 
 def _mask_of(path: str, values: Mapping[str, Any]) -> int:
@@ -68,9 +69,9 @@ def _mask_of(path: str, values: Mapping[str, Any]) -> int:
     Raises:
         ValueError: there is no such token.
     """
-    own, count = values.get("tokenizer.ggml.mask_token_id"), len(values["tokenizer.ggml.tokens"])
-    if isinstance(own, int) and 0 <= own < count:
-        return own
+    named, count = values.get("tokenizer.ggml.mask_token_id"), len(values["tokenizer.ggml.tokens"])
+    if isinstance(named, int) and 0 <= named < count:
+        return named
     types = np.asarray(values.get("tokenizer.ggml.token_type", ()))
     used = [
         value for name, value in values.items() if name.startswith("tokenizer.ggml.") and name.endswith("_token_id")
@@ -103,9 +104,9 @@ class Parallel(Sibling):
         """See the base class. In step s the prediction of a place is that of the s-th place of a draft."""
         tokens, last = batch.tokens, self._last(batch)
         count, masks = tokens.shape[1], steps - 1
-        own, ahead = torch.arange(count, device=tokens.device), torch.arange(1, masks + 1, device=tokens.device)
-        positions = torch.cat([own, (last[:, None] + ahead).flatten()])
-        known = torch.cat([own, last.repeat_interleave(masks)])  # the last place of the text that is seen
+        places, ahead = torch.arange(count, device=tokens.device), torch.arange(1, masks + 1, device=tokens.device)
+        positions = torch.cat([places, (last[:, None] + ahead).flatten()])
+        known = torch.cat([places, last.repeat_interleave(masks)])  # the last place of the text that is seen
         is_mask = torch.arange(len(positions), device=tokens.device) >= count
         of_text = ~is_mask & (positions <= known[:, None])
         of_draft = is_mask & is_mask[:, None] & (known == known[:, None]) & (positions <= positions[:, None])

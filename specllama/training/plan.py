@@ -9,7 +9,7 @@ import math
 from specllama.backend.memory import free_memory
 
 from .fit import Recipe
-from .head import AnyShape
+from .head import Shape
 from .shards import bytes_of_a_token
 
 _FOR_THE_REST = 0.08  # the share of the hours for measuring, writing the file, and the comparison
@@ -107,7 +107,7 @@ def plan_of(
 
 
 def require_room_to_train(
-    shape: AnyShape, n_vocab: int, plan: Plan, share: float, free: int, cells: int
+    shape: Shape, n_vocab: int, plan: Plan, share: float, free: int, cells: int
 ) -> tuple[int, int]:
     """Check that disk and memory are large enough.
 

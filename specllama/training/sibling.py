@@ -16,9 +16,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from specllama.models import architecture_of, largest, read_whole_header, text_in, tokens_in, whole_number
+from specllama.models import SIBLING, architecture_of, largest, read_whole_header, text_in, tokens_in, whole_number
 
-from .head import AnyHead
+from .head import Learner, Shape
+from .start import Start
 from .target import Target, read_target
 
 if TYPE_CHECKING:
@@ -36,34 +37,8 @@ _USED = frozenset({"token_embd.weight", "output_norm.weight", "output.weight", "
 
 
 @dataclasses.dataclass(frozen=True)
-class SiblingShape:
-    """The sizes of a small model that learns.
-
-    Attributes:
-        n_embd: how many numbers a state has.
-        n_layer: the number of layers.
-        n_rows: how many tokens are learned.
-        num_frozen: the number of weights that do not learn.
-        num_trained: the number of weights that are trained.
-        width: how many numbers a layer keeps for each token until the gradients are computed.
-    """
-
-    n_embd: int
-    n_layer: int
-    n_rows: int
-    num_frozen: int
-    num_trained: int
-    width: int
-
-    @property
-    def num_read(self) -> int:
-        """How many of the target's states it reads."""
-        return 0
-
-
-@dataclasses.dataclass(frozen=True)
-class SiblingStart:
-    """A small model before its training. It has the interface of `start.Start`.
+class SiblingStart(Start):
+    """A small model before its training. It reads none of the target's states.
 
     Attributes:
         model: its description.
@@ -75,37 +50,27 @@ class SiblingStart:
     epsilon: float
     rope_base: float
 
-    layers: tuple[int, ...] = ()
-    """The target's layers that it reads: none."""
-    rate: float = 1.0
-    """The factor of the learning rates."""
-
-    @property
-    def rows(self) -> None:
-        """The tokens that it can draft: not limited by its file."""
-        return
-
     @property
     def n_vocab(self) -> int:
-        """See `start.AnyStart`."""
-        return self.model.n_vocab
+        """See the base class."""
+        return min(self.target.n_vocab, self.model.n_vocab)
 
-    def shape_for(self, n_rows: int) -> SiblingShape:
-        """The sizes, if it learns `n_rows` tokens."""
-        shapes = [self.model.shape_of(f"blk.{i}.{name}.weight") for i in range(self.model.n_layer) for name in MATRICES]
-        frozen = sum(rows * columns for rows, columns in shapes) + self.model.n_vocab * self.model.n_embd // 2
-        (n_ff, _) = self.model.shape_of("blk.0.ffn_gate.weight")
-        return SiblingShape(
-            n_embd=self.model.n_embd,
-            n_layer=self.model.n_layer,
+    def shape(self, n_rows: int) -> Shape:
+        """See the base class."""
+        model = self.model
+        matrices = [model.shape_of(f"blk.{i}.{name}.weight") for i in range(model.n_layer) for name in MATRICES]
+        (n_ff, _) = model.shape_of("blk.0.ffn_gate.weight")
+        return Shape(
+            n_embd=model.n_embd,
             n_rows=n_rows,
-            num_frozen=frozen,
-            num_trained=sum(RANK * (rows + columns) for rows, columns in shapes),
-            width=10 * self.model.n_embd + 4 * n_ff,
+            num_read=0,
+            num_trained=sum(RANK * (rows + columns) for rows, columns in matrices),
+            num_frozen=sum(rows * columns for rows, columns in matrices) + model.n_vocab * model.n_embd // 2,
+            width=10 * model.n_embd + 4 * n_ff,
         )
 
-    def head(self, _target: Target, _sizes: torch.Tensor, rows: npt.NDArray[np.int64]) -> Sibling:
-        """The model in PyTorch."""
+    def made(self, rows: npt.NDArray[np.int64], _sizes: torch.Tensor, _size_of_token: float) -> Sibling:
+        """See the base class."""
         return Sibling(self, rows)
 
 
@@ -132,9 +97,9 @@ def read_sibling(path: str, target: Target) -> SiblingStart:
     turned = whole_number(values, "rope.dimension_count") or model.head_size
     if scaling != "none" or turned != model.head_size:
         raise ValueError(f"{path} has rotary positions that are scaled or partial, which cannot be trained")
-    own, theirs = tokens_in(values), tokens_in(read_whole_header(target.path)[0])
-    common = min(len(own), len(theirs))
-    if own[:common] != theirs[:common]:
+    tokens, of_target = tokens_in(values), tokens_in(read_whole_header(target.path)[0])
+    common = min(len(tokens), len(of_target))
+    if tokens[:common] != of_target[:common]:
         raise ValueError(f"{path} has other tokens than {target.path}: take a small model of the target's family")
     if model.num_weights > target.num_weights:
         raise ValueError(
@@ -142,10 +107,11 @@ def read_sibling(path: str, target: Target) -> SiblingStart:
             "smaller than the model that it drafts for, at most a third of it (--draft)"
         )
     epsilon = float(largest(values, "attention.layer_norm_rms_epsilon") or 1e-5)
-    return SiblingStart(model, epsilon, float(largest(values, "rope.freq_base") or 10_000.0))
+    target = dataclasses.replace(target, layers=())
+    return SiblingStart(target, SIBLING, model, epsilon, float(largest(values, "rope.freq_base") or 10_000.0))
 
 
-class Learning(nn.Module):
+class Lora(nn.Module):
     """A matrix that is multiplied, with a low-rank addition that is trained.
 
     Args:
@@ -189,10 +155,7 @@ class Layer(nn.Module):
             found = model.vector(f"{name}{each}.weight")
             self.register_buffer(each, None if found is None else torch.from_numpy(found), persistent=False)
         self.matrices = nn.ModuleDict(
-            {
-                each: Learning(model.matrix(f"{name}{each}.weight"), model.vector(f"{name}{each}.bias"))
-                for each in MATRICES
-            }
+            {each: Lora(model.matrix(f"{name}{each}.weight"), model.vector(f"{name}{each}.bias")) for each in MATRICES}
         )
 
     def forward(
@@ -220,7 +183,7 @@ class Layer(nn.Module):
         return x.unflatten(-1, (-1, self._head_size)).transpose(1, 2)
 
 
-class Sibling(AnyHead):
+class Sibling(Learner):
     """The small model. Only the additions to its matrices are trained.
 
     Args:
@@ -232,7 +195,7 @@ class Sibling(AnyHead):
 
     def __init__(self, start: SiblingStart, rows: npt.NDArray[np.int64]) -> None:
         super().__init__(torch.zeros(0), torch.from_numpy(start.model.output_rows(rows)))
-        self.start, self.shape = start, start.shape_for(len(rows))
+        self.start = start
         model = start.model
         self._halves = _TURNS_HALVES[model.architecture]
         embeddings = model.embeddings(np.arange(model.n_vocab)).astype(np.float16)

@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .batches import Batches
-from .fit import Fit, new_head, recipe_of
+from .fit import Fit, learner_of, recipe_of
 from .shards import write_shards
-from .start import AnyStart
-from .target import Target
+from .start import Start
 from .text import Text
 
 if TYPE_CHECKING:
@@ -28,11 +27,9 @@ _LEAST_SHARE = 0.3  # the least share of a large batch's time that depends on it
 
 def speed_of_training(
     engine: Engine,
-    target: Target,
+    start: Start,
     texts: Sequence[Text],
     rows: npt.NDArray[np.int64],
-    start: AnyStart | None,
-    kind: str,
     device: str,
     seconds: float,
 ) -> tuple[float, float, float]:
@@ -40,11 +37,9 @@ def speed_of_training(
 
     Args:
         engine: the target, which must show its states.
-        target: the description of the target.
+        start: what the training starts from.
         texts: the texts.
         rows: the tokens that the head can draft.
-        start: the head that is trained further; None for a new one.
-        kind: the kind of a new head.
         device: PyTorch's device for computing.
         seconds: the time to spend on computing states.
 
@@ -62,10 +57,10 @@ def speed_of_training(
         def enough(size: int) -> bool:
             return size > 0 and time.monotonic() - begun > seconds
 
-        write_shards(engine, texts, rows, len(target.layers), Path(folder), enough, note)
+        write_shards(engine, texts, rows, len(start.target.layers), Path(folder), enough, note)
         of_states = read / (time.monotonic() - begun)
-        batches = Batches(target, rows, Path(folder), device)
-        run = Fit(new_head(target, rows, batches, device, start, kind), device, recipe_of(kind))
+        batches = Batches(start.target, rows, Path(folder), device)
+        run = Fit(learner_of(start, rows, batches, device), device, recipe_of(start.kind))
         (few, of_few), (many, of_many) = (_timed(run, batches, min(cells, run.recipe.most_cells)) for cells in _CELLS)
         each = (of_many - of_few) / max(1, many - few)
         each = max(each, _LEAST_SHARE * of_many / many)  # the difference may be wrong if the machine was busy meanwhile

@@ -1,16 +1,16 @@
-"""A head that is trained further: reads its sizes, its tokens and its weights from a file."""
+"""What a training starts from: a new head, or one that is trained further, which is read from its file."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from specllama.models import HeadFile, read_head, read_whole_header
+from specllama.models import EAGLE3, OF_THE_FINAL_STATE, HeadFile, read_head, read_whole_header
 
 from .target import Target
 from .torch_here import require_gguf_package
@@ -18,85 +18,110 @@ from .torch_here import require_gguf_package
 if TYPE_CHECKING:
     import torch
 
-    from .head import AnyHead, AnyShape, Head, Shape
+    from .head import EagleHead, EagleShape, Learner, Shape
 
 # Metadata of rotary positions (RoPE) that the trainer does not compute.
 _TURNED_OTHERWISE = ("eagle3.rope.scaling.type", "eagle3.rope.scaling.factor", "eagle3.rope.scale_linear")
 
 
-class AnyStart(Protocol):
-    """What a training starts from, if not from random weights."""
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What a training starts from: a new head, whose weights are random. All other beginnings are its subclasses.
 
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """The target's layers whose inputs it reads."""
+    Attributes:
+        target: the target, with the layers whose inputs are read.
+        kind: one of `TRAINED`.
+    """
+
+    target: Target
+    kind: str
+
+    rate = 1.0
+    """The factor of the learning rates."""
 
     @property
     def rows(self) -> npt.NDArray[np.int64] | None:
-        """The tokens that it can draft, as ids of the target [n_rows]; None if it can draft any."""
+        """The tokens that can be drafted, as ids of the target [n_rows]; None if any can."""
+        return None
 
     @property
     def n_vocab(self) -> int:
-        """How many tokens it knows: the target's first ones."""
+        """How many tokens are known: the target's first ones."""
+        return self.target.n_vocab
 
-    @property
-    def rate(self) -> float:
-        """The factor of the learning rates."""
+    def shape(self, n_rows: int) -> Shape:
+        """How large it is, if `n_rows` tokens are learned."""
+        from .head import EagleShape
+        from .state_head import shape_of
 
-    def shape_for(self, n_rows: int) -> AnyShape:
-        """The sizes, if `n_rows` tokens are learned."""
+        if self.kind in OF_THE_FINAL_STATE:
+            return shape_of(self.kind, self.target.n_embd, n_rows)
+        return EagleShape.of(self.target).shape(n_rows)
 
-    def head(self, target: Target, sizes: torch.Tensor, rows: npt.NDArray[np.int64]) -> AnyHead:
-        """The draft in PyTorch.
+    def made(self, rows: npt.NDArray[np.int64], sizes: torch.Tensor, size_of_token: float) -> Learner:
+        """The draft in PyTorch, before its training.
 
         Args:
-            target: the target.
-            sizes: the root mean square of each number of the target's states, as for `Head`.
             rows: the tokens that are learned.
+            sizes: the root mean square of each number of the target's states, as for `Learner`.
+            size_of_token: the root mean square of all numbers in the target's embeddings.
         """
+        import torch
+
+        from .head import EagleHead, EagleShape
+        from .state_head import CLASSES
+
+        output = torch.from_numpy(self.target.output_rows(rows))
+        if self.kind in OF_THE_FINAL_STATE:
+            return CLASSES[self.kind](self.kind, sizes, size_of_token, output)
+        head = EagleHead(EagleShape.of(self.target), sizes, output)
+        with torch.no_grad():
+            head.of_output.weight.copy_(torch.from_numpy(self.target.output_norm()))
+        return head
 
 
 @dataclasses.dataclass(frozen=True)
-class Start:
-    """An EAGLE-3 head as its file has it.
+class Further(Start):
+    """An EAGLE-3 head that is trained further.
 
     Attributes:
-        shape: its sizes.
-        layers: the target's layers whose inputs it reads.
-        rows: the tokens that it can draft, as ids of the target [n_rows].
-        n_vocab: the number of tokens in the target's vocabulary.
+        sizes: its sizes.
+        said: the tokens that it can draft, as ids of the target [n_rows].
+        weights: its weights by their names in the file.
     """
 
-    shape: Shape
-    layers: tuple[int, int, int]
-    rows: npt.NDArray[np.int64]
-    n_vocab: int
-    _weights: Mapping[str, npt.NDArray[np.float32]] = dataclasses.field(repr=False)
+    sizes: EagleShape
+    said: npt.NDArray[np.int64]
+    weights: Mapping[str, npt.NDArray[np.float32]] = dataclasses.field(repr=False)
 
     rate = 0.25
-    """See `AnyStart`."""
 
-    def shape_for(self, _n_rows: int) -> Shape:
-        """See `AnyStart`."""
-        return self.shape
+    @property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """See the base class."""
+        return self.said
 
-    def head(self, target: Target, sizes: torch.Tensor, _rows: npt.NDArray[np.int64]) -> Head:
-        """See `AnyStart`."""
+    def shape(self, _n_rows: int) -> Shape:
+        """See the base class."""
+        return self.sizes.shape(len(self.said))
+
+    def made(self, _rows: npt.NDArray[np.int64], sizes: torch.Tensor, _size_of_token: float) -> EagleHead:
+        """See the base class."""
         import torch
 
         from .file import NAMES
-        from .head import Head
+        from .head import EagleHead
 
-        own = self._weights.get("output.weight")
-        output = target.output_rows(self.rows) if own is None else own
-        head = Head(self.shape, sizes, torch.from_numpy(output))
-        named = {here: torch.from_numpy(self._weights[f"{there}.weight"]) for here, there in NAMES.items()}
-        named["fc"] = torch.from_numpy(self._weights["fc.weight"]) * sizes
+        output = self.weights.get("output.weight")
+        output = self.target.output_rows(self.said) if output is None else output
+        head = EagleHead(self.sizes, sizes, torch.from_numpy(output))
+        named = {here: torch.from_numpy(self.weights[f"{there}.weight"]) for here, there in NAMES.items()}
+        named["fc"] = torch.from_numpy(self.weights["fc.weight"]) * sizes
         head.load_state_dict({**named, "sizes": sizes})
         return head
 
 
-def read_start(path: str, target: Target) -> Start:
+def read_further(path: str, target: Target) -> Further:
     """Read a head that is to be trained further.
 
     Args:
@@ -113,11 +138,11 @@ def read_start(path: str, target: Target) -> Start:
         raise ValueError(f"{path} is no EAGLE-3 head, and only such a head can be trained further")
     found.require_fit(n_layer=target.n_layer, n_embd=target.n_embd, n_vocab=target.n_vocab)
     values, _ = read_whole_header(path)
-    low, middle, high = found.layers
     weights, rows = _weights(path, target)
-    shape = _shape(path, values, len(rows))
-    _require_known(path, values, weights, shape)
-    return Start(shape, (low, middle, high), rows, target.n_vocab, weights)
+    sizes = _sizes(path, values)
+    _require_known(path, values, weights, sizes)
+    target = dataclasses.replace(target, layers=tuple(found.layers))
+    return Further(target, EAGLE3, sizes, rows, weights)
 
 
 def _weights(path: str, target: Target) -> tuple[dict[str, npt.NDArray[np.float32]], npt.NDArray[np.int64]]:
@@ -138,8 +163,8 @@ def _weights(path: str, target: Target) -> tuple[dict[str, npt.NDArray[np.float3
     return weights, rows
 
 
-def _shape(path: str, values: Mapping[str, Any], n_rows: int) -> Shape:
-    from .head import Shape
+def _sizes(path: str, values: Mapping[str, Any]) -> EagleShape:
+    from .head import EagleShape
 
     def number(name: str, default: Any) -> Any:
         found = values.get(f"eagle3.{name}", default)
@@ -148,13 +173,12 @@ def _shape(path: str, values: Mapping[str, Any], n_rows: int) -> Shape:
         return found
 
     n_embd, n_head = int(number("embedding_length", 0)), int(number("attention.head_count", 0)) or 1
-    return Shape(
+    return EagleShape(
         n_embd=n_embd,
         n_head=n_head,
         n_head_kv=int(number("attention.head_count_kv", n_head)),
         head_size=int(number("attention.key_length", n_embd // n_head)),
         n_ff=int(number("feed_forward_length", 0)),
-        n_rows=n_rows,
         rope_base=float(number("rope.freq_base", 10_000.0)),
         epsilon=float(number("attention.layer_norm_rms_epsilon", 1e-5)),
         norm_before_residual=bool(values.get("eagle3.norm_before_residual", False)),
@@ -162,7 +186,7 @@ def _shape(path: str, values: Mapping[str, Any], n_rows: int) -> Shape:
 
 
 def _require_known(
-    path: str, values: Mapping[str, Any], weights: Mapping[str, npt.NDArray[np.float32]], shape: Shape
+    path: str, values: Mapping[str, Any], weights: Mapping[str, npt.NDArray[np.float32]], shape: EagleShape
 ) -> None:
     """Refuse heads that the trainer would compute differently from llama.cpp.
 
@@ -183,7 +207,7 @@ def _require_known(
         raise ValueError(f"the head {name} is damaged: its sizes or its tensors are not those of an EAGLE-3 head")
 
 
-def _has_sizes(weights: Mapping[str, npt.NDArray[np.float32]], shape: Shape) -> bool:
+def _has_sizes(weights: Mapping[str, npt.NDArray[np.float32]], shape: EagleShape) -> bool:
     """Whether the matrices have the sizes that the metadata state: room for these is taken before they are read."""
     d, q, kv = shape.n_embd, shape.n_head * shape.head_size, shape.n_head_kv * shape.head_size
     sizes = {"attn_q": (q, 2 * d), "attn_k": (kv, 2 * d), "ffn_up": (shape.n_ff, d), "ffn_down": (d, shape.n_ff)}

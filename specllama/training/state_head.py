@@ -5,73 +5,47 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from .head import STEPS, AnyHead, matrix
+from .head import STEPS, Learner, Shape, matrix, moved
 
 _SMALL = 0.1  # the gain of a matrix whose result is added to the state
 
 
-@dataclasses.dataclass(frozen=True)
-class StateShape:
-    """The sizes of a head.
-
-    Attributes:
-        kind: ``"medusa"``, ``"hydra"`` or ``"blockwise"``.
-        n_embd: how many numbers a state has.
-        n_rows: how many tokens the head can draft.
-    """
-
-    kind: str
-    n_embd: int
-    n_rows: int
-
-    @property
-    def columns(self) -> list[int]:
-        """How many numbers the layer of each place reads. Blockwise heads have no layers of their own for a place."""
-        if self.kind == "blockwise":
-            return []
-        return [self.n_embd * (k + 2 if self.kind == "hydra" else 1) for k in range(STEPS)]
-
-    @property
-    def num_read(self) -> int:
-        """How many of the target's states the head reads for each token."""
-        return 1
-
-    num_frozen = 0
-    """See `head.AnyShape`."""
-    width = 0
-    """See `head.AnyShape`."""
-
-    @property
-    def num_trained(self) -> int:
-        """The number of weights that are trained."""
-        wide = STEPS * self.n_embd
-        if self.kind == "blockwise":
-            return wide * (self.n_embd + wide) + 2 * wide
-        return sum(2 * self.n_embd * (columns + 1) for columns in self.columns)
+def columns_of(kind: str, n_embd: int) -> list[int]:
+    """How many numbers the layer of each place reads. Blockwise heads have no layers of their own for a place."""
+    if kind == "blockwise":
+        return []
+    return [n_embd * (k + 2 if kind == "hydra" else 1) for k in range(STEPS)]
 
 
-class StateHead(AnyHead):
+def shape_of(kind: str, n_embd: int, n_rows: int) -> Shape:
+    """The shape of a head that can draft `n_rows` tokens."""
+    wide = STEPS * n_embd
+    num_trained = sum(2 * n_embd * (columns + 1) for columns in columns_of(kind, n_embd))
+    return Shape(n_embd, n_rows, 1, num_trained or wide * (n_embd + wide) + 2 * wide)
+
+
+class StateHead(Learner):
     """A head that adds something to the target's final state, once for each token that it drafts.
 
     The target's output matrix makes logits of the sums.
 
     Args:
-        shape: the sizes of the head.
+        kind: ``"medusa"``, ``"hydra"`` or ``"blockwise"``.
         sizes: the root mean square of each number of the state [n_embd].
         size_of_token: the root mean square of all numbers in the target's embeddings.
         output: the rows of the target's output matrix [n_rows, n_embd].
     """
 
-    def __init__(self, shape: StateShape, sizes: torch.Tensor, size_of_token: float, output: torch.Tensor) -> None:
+    def __init__(self, kind: str, sizes: torch.Tensor, size_of_token: float, output: torch.Tensor) -> None:
         super().__init__(sizes, output)
-        self.shape = shape
+        self.kind, self.n_embd = kind, output.shape[1]
+        self.columns = columns_of(kind, self.n_embd)
         self.size_of_token: torch.Tensor
         self.register_buffer("size_of_token", torch.tensor(size_of_token))
 
@@ -84,8 +58,8 @@ class StateHead(AnyHead):
         tokens = embedded / self.size_of_token
         normed, found = states / self.sizes, []
         for k in range(steps):
-            seen = [_moved(normed, k), *(_moved(tokens, k - i) for i in range(k + 1))]
-            found.append(_moved(states, k) + self.added(k, seen))
+            seen = [moved(normed, k), *(moved(tokens, k - i) for i in range(k + 1))]
+            found.append(moved(states, k) + self.added(k, seen))
         return found
 
     def added(self, place: int, seen: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -114,24 +88,24 @@ class Layered(StateHead):
     instead, and the target's output matrix is applied to x + A x + SiLU(W x + b).
     """
 
-    def __init__(self, shape: StateShape, sizes: torch.Tensor, size_of_token: float, output: torch.Tensor) -> None:
-        super().__init__(shape, sizes, size_of_token, output)
-        d = shape.n_embd
-        self.curved = nn.ParameterList(matrix(d, columns, _SMALL) for columns in shape.columns)
-        self.straight = nn.ParameterList(matrix(d, columns, _SMALL) for columns in shape.columns)
+    def __init__(self, kind: str, sizes: torch.Tensor, size_of_token: float, output: torch.Tensor) -> None:
+        super().__init__(kind, sizes, size_of_token, output)
+        d = self.n_embd
+        self.curved = nn.ParameterList(matrix(d, columns, _SMALL) for columns in self.columns)
+        self.straight = nn.ParameterList(matrix(d, columns, _SMALL) for columns in self.columns)
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(d)) for _ in range(2 * STEPS))
 
     def added(self, place: int, seen: Sequence[torch.Tensor]) -> torch.Tensor:
         """See the base class."""
-        x = torch.cat(list(seen), -1) if self.shape.kind == "hydra" else seen[0]
+        x = torch.cat(list(seen), -1) if self.kind == "hydra" else seen[0]
         curved = functional.linear(x, self.curved[place], self.biases[2 * place])
         return functional.silu(curved) + functional.linear(x, self.straight[place], self.biases[2 * place + 1])
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """See the base class. In the file, ``straight`` is A plus the identity."""
-        found, d = {}, self.shape.n_embd
+        found, d = {}, self.n_embd
         for k in range(STEPS):
-            sizes = self.size_of_token.repeat(self.shape.columns[k])
+            sizes = self.size_of_token.repeat(self.columns[k])
             sizes[:d] = self.sizes
             straight = self.straight[k] / sizes
             straight[:, :d] += torch.eye(d, device=straight.device)
@@ -147,18 +121,18 @@ class Blockwise(StateHead):
     For the drafted token k, the state x becomes x + part k of (W2 relu(W1 x + b1) + b2).
     """
 
-    def __init__(self, shape: StateShape, sizes: torch.Tensor, size_of_token: float, output: torch.Tensor) -> None:
-        super().__init__(shape, sizes, size_of_token, output)
-        wide = STEPS * shape.n_embd
-        self.first, self.second = matrix(wide, shape.n_embd), matrix(wide, wide, _SMALL)
+    def __init__(self, kind: str, sizes: torch.Tensor, size_of_token: float, output: torch.Tensor) -> None:
+        super().__init__(kind, sizes, size_of_token, output)
+        wide = STEPS * self.n_embd
+        self.first, self.second = matrix(wide, self.n_embd), matrix(wide, wide, _SMALL)
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(wide)) for _ in range(2))
 
     def added(self, place: int, seen: Sequence[torch.Tensor]) -> torch.Tensor:
         """See the base class."""
-        d = self.shape.n_embd
-        own = slice(place * d, (place + 1) * d)
+        d = self.n_embd
+        part = slice(place * d, (place + 1) * d)
         hidden = functional.linear(seen[0], self.first, self.biases[0]).relu()
-        return functional.linear(hidden, self.second[own], self.biases[1][own])
+        return functional.linear(hidden, self.second[part], self.biases[1][part])
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """See the base class."""
@@ -168,7 +142,3 @@ class Blockwise(StateHead):
 
 CLASSES: dict[str, type[StateHead]] = {"medusa": Layered, "hydra": Layered, "blockwise": Blockwise}
 """The class of each kind."""
-
-
-def _moved(x: torch.Tensor, places: int) -> torch.Tensor:
-    return functional.pad(x, (0, 0, places, 0))[:, : x.shape[1]]

@@ -32,7 +32,7 @@ from specllama.models import (
 )
 
 from .progress import SILENT, Progress
-from .start import AnyStart, read_start
+from .start import Start, read_further
 from .target import Target, read_target
 from .text import Text, Writer, has_both, read_texts
 from .torch_here import device_of_training, require_gguf_package, require_torch, use_threads
@@ -41,7 +41,7 @@ from .work import Work, replacing
 if TYPE_CHECKING:
     from specllama.llama import Llama
 
-    from .head import AnyShape
+    from .head import Shape
     from .plan import Rates
 
 _N_CTX, _LONGEST_PROMPT = 1024, 2048
@@ -186,8 +186,7 @@ def trained(
     require_free_place(destination, [*models, *text])
     for one in models:
         _require_sound(one)
-    target = read_target(path)
-    target, begun = begun_for(target, start, small, kind)
+    begun = begun_for(read_target(path), start, small, kind)
     texts = {"text": [_named(name) for name in text], "answer": budget.answer}
     asked: dict[str, Any] = {"budget": dataclasses.asdict(budget)}
     if start is not None:
@@ -196,7 +195,7 @@ def trained(
         asked["kind"] = kind
     if small is not None:
         asked["small"] = _named(small)
-    work = Work(target.weights, texts, asked)
+    work = Work(begun.target.weights, texts, asked)
     output_of = {"file": str(destination.absolute())}
     if destination.exists() and not force and work.read("output") != output_of:
         raise FileExistsError(f"{destination} exists: name another file with --output, or replace it with --force")
@@ -204,8 +203,8 @@ def trained(
     with work.alone():
         work.write("output", output_of)
         copied, threads = 0 if small is None else size_of(small), threads or default_threads()
-        training = _Training(target, budget, work, text, begun, kind, destination, copied, threads, progress)
-        yield training.run()
+        use_threads(threads)
+        yield _Training(begun, budget, work, text, destination, copied, threads, progress).run()
         work.remove()
         if left := work.unfinished():
             names = ", ".join(map(str, left))
@@ -246,113 +245,110 @@ def _require_sound(model: str) -> None:
     specllama.Llama(model, vocab_only=True, verbose=False).close()
 
 
-def begun_for(
-    target: Target, start: str | os.PathLike[str] | None, small: str | None, kind: str
-) -> tuple[Target, AnyStart | None]:
-    """The target with the layers that a draft of this kind reads, and what the training starts from.
+def begun_for(target: Target, start: str | os.PathLike[str] | None, small: str | None, kind: str) -> Start:
+    """What a training starts from, with a target that shows the layers that a draft of this kind reads.
 
     Args:
         target: the target.
         start: the head that is trained further; None for none.
         small: the path of the small model that learns; None for none.
-        kind: one of `head_kinds.TRAINED`.
-
-    Returns:
-        The target, and the start; None for a new head.
+        kind: one of `TRAINED`.
     """
-    begun: AnyStart | None = None
     if small is not None:
         from .parallel import read_parallel
         from .sibling import read_sibling
 
-        begun = (read_parallel if kind == PARALLEL else read_sibling)(small, target)
-    elif start is not None:
-        begun = read_start(os.fspath(start), target)
-    elif kind in OF_THE_FINAL_STATE:
-        return dataclasses.replace(target, layers=(FINAL,)), None
-    return target if begun is None else dataclasses.replace(target, layers=begun.layers), begun
+        return (read_parallel if kind == PARALLEL else read_sibling)(small, target)
+    if start is not None:
+        return read_further(os.fspath(start), target)
+    layers = (FINAL,) if kind in OF_THE_FINAL_STATE else target.layers
+    return Start(dataclasses.replace(target, layers=layers), kind)
 
 
+@dataclasses.dataclass(frozen=True)
 class _Training:
-    """One training. `run` does its steps."""
+    """One training. `run` does its steps.
 
-    def __init__(
-        self,
-        target: Target,
-        budget: Budget,
-        work: Work,
-        text: Sequence[str],
-        start: AnyStart | None,
-        kind: str,
-        destination: Path,
-        copied: int,
-        threads: int,
-        progress: Progress,
-    ) -> None:
-        """Args: copied: the bytes of the small model that learns, most of which are copied; 0 for none."""
-        self._target, self._budget, self._work, self._given, self._start = target, budget, work, text, start
-        self._kind, self._destination, self._threads, self._progress = kind, destination, threads, progress
-        self._copied = copied
-        self._device = device_of_training()
-        use_threads(threads)
+    Attributes:
+        start: what it starts from.
+        budget: its limits.
+        work: its folder.
+        given: the user's files.
+        destination: the file that the draft will be.
+        copied: the bytes of the small model that learns, most of which are copied; 0 for none.
+        threads: the number of threads for everything.
+        progress: is told the progress.
+    """
+
+    start: Start
+    budget: Budget
+    work: Work
+    given: Sequence[str]
+    destination: Path
+    copied: int
+    threads: int
+    progress: Progress
+
+    @property
+    def target(self) -> Target:
+        """The target, with the layers whose inputs are read."""
+        return self.start.target
 
     def run(self) -> Trained:
         """Do all steps that are not done yet."""
-        plan = self._work.read("plan")
+        plan = self.work.read("plan")
         if plan is None:
             plan = self._planned()
         else:
-            self._progress.note(
-                f"going on with the training that was begun before: {plan['num_tokens']} tokens of text"
-            )
+            self.progress.note(f"going on with the training that was begun before: {plan['num_tokens']} tokens of text")
             self._require_room_for_output(plan["num_tokens"])
-        if self._work.read("written") is None:
+        if self.work.read("written") is None:
             self._write(plan)
         texts = self._texts(plan)
         rows = self._rows(texts)
-        head = self._work.read("head")
+        head = self.work.read("head")
         if head is None:
-            if self._work.read("read") is None:
+            if self.work.read("read") is None:
                 self._read(plan, texts, rows)
             head = self._fit(plan, texts, rows)
         heads = {kind: self._head_path(kind) for kind in _TYPES}
         rates = {name: tuple(float(one) for one in head[name]) for name in ("greedy", "sampled")}
-        n_ctx = min(_LONGEST_PROMPT, self._target.n_ctx_train)
+        n_ctx = min(_LONGEST_PROMPT, self.target.n_ctx_train)
         return Trained(
-            self._target.path,
-            self._target.weights,
+            self.target.path,
+            self.target.weights,
             n_ctx,
             heads,
-            self._destination,
+            self.destination,
             num_tokens=int(head["num_tokens"]),
             **rates,
         )
 
     def _most_seconds(self, plan: Mapping[str, Any], step: int) -> float:
         """The seconds after which a step ends, even if it is not complete. Only a budget in hours limits them."""
-        return float("inf") if self._budget.hours is None else _LATE * plan["seconds"][step] + _MEASURED
+        return float("inf") if self.budget.hours is None else _LATE * plan["seconds"][step] + _MEASURED
 
     # Text
 
     @contextlib.contextmanager
     def _writer(self) -> Iterator[Writer]:
         with contextlib.closing(self._llama()) as llm:
-            yield Writer(llm, self._work.texts, self._given, self._budget.answer)
+            yield Writer(llm, self.work.texts, self.given, self.budget.answer)
 
     def _llama(self) -> Llama:
         import specllama
 
         return specllama.Llama(
-            self._target.path,
-            n_ctx=min(_N_CTX, self._target.n_ctx_train),
-            n_threads=self._threads,
-            n_threads_batch=self._threads,
-            max_parallel=self._budget.parallel,
+            self.target.path,
+            n_ctx=min(_N_CTX, self.target.n_ctx_train),
+            n_threads=self.threads,
+            n_threads_batch=self.threads,
+            max_parallel=self.budget.parallel,
             verbose=False,
         )
 
     def _write(self, plan: dict[str, Any]) -> None:
-        self._progress.note("the model writes what its draft will learn from")
+        self.progress.note("the model writes what its draft will learn from")
         begun, wanted = time.monotonic(), int(plan["num_tokens"])
 
         def enough(size: int) -> bool:
@@ -360,9 +356,9 @@ class _Training:
 
         with self._writer() as writer:
             writer.write(
-                enough, self._budget.parallel, lambda size, _: self._progress.done("text", min(size, wanted), wanted)
+                enough, self.budget.parallel, lambda size, _: self.progress.done("text", min(size, wanted), wanted)
             )
-        self._work.write("written", {})
+        self.work.write("written", {})
 
     def _texts(self, plan: Mapping[str, Any]) -> list[Text]:
         """The planned part of the text. An earlier training may have left more.
@@ -371,7 +367,7 @@ class _Training:
             ValueError: no text is learned, or none is held out.
         """
         found, size = list[Text](), 0
-        for text in read_texts(self._work.texts):
+        for text in read_texts(self.work.texts):
             if size >= plan["num_tokens"] and has_both(one.index for one in found):
                 break
             found.append(text)
@@ -382,7 +378,7 @@ class _Training:
 
     def _rows(self, texts: Sequence[Text]) -> npt.NDArray[np.int64]:
         """The tokens that the head can draft. They are kept in a file."""
-        kept = self._work.folder / "rows.npy"
+        kept = self.work.folder / "rows.npy"
         if kept.exists():
             found: npt.NDArray[np.int64] = np.load(kept)
             return found
@@ -395,17 +391,15 @@ class _Training:
         """The tokens of the head that is trained further, or the tokens that the target writes most."""
         from .plan import num_rows
 
-        if self._start is None:
-            return counted_rows(texts, self._target.n_vocab, num_rows)
-        rows, known = self._start.rows, min(self._target.n_vocab, self._start.n_vocab)
-        return counted_rows(texts, known, num_rows) if rows is None else rows
+        rows = self.start.rows
+        return counted_rows(texts, self.start.n_vocab, num_rows) if rows is None else rows
 
     # States
 
     def _read(self, plan: dict[str, Any], texts: Sequence[Text], rows: npt.NDArray[np.int64]) -> None:
         from .shards import write_shards
 
-        self._progress.note(f"the model reads {sum(len(text.tokens) for text in texts)} tokens, and shows its states")
+        self.progress.note(f"the model reads {sum(len(text.tokens) for text in texts)} tokens, and shows its states")
         begun = time.monotonic()
 
         def enough(_: int) -> bool:
@@ -416,21 +410,21 @@ class _Training:
                 engine,
                 texts,
                 rows,
-                len(self._target.layers),
-                self._work.states,
+                len(self.target.layers),
+                self.work.states,
                 enough,
-                lambda _, done: self._progress.done("states", min(done, len(texts)), len(texts)),
+                lambda _, done: self.progress.done("states", min(done, len(texts)), len(texts)),
             )
-        self._work.write("read", {})
+        self.work.write("read", {})
 
     def _engine(self) -> Any:
         from specllama.engine import Engine
 
         return Engine.open(
-            self._target.path,
-            n_ctx=min(_N_CTX, self._target.n_ctx_train),
-            n_threads=self._threads,
-            shown_layers=self._target.layers or (FINAL,),
+            self.target.path,
+            n_ctx=min(_N_CTX, self.target.n_ctx_train),
+            n_threads=self.threads,
+            shown_layers=self.target.layers or (FINAL,),
         )
 
     # The head
@@ -439,38 +433,29 @@ class _Training:
         from .file import write_head
         from .fit import fit
 
-        self._progress.note(f"training on {self._device}")
-        seconds = self._most_seconds(plan, 2)
-        head, acceptance = fit(
-            self._work,
-            self._target,
-            rows,
-            start=self._start,
-            kind=self._kind,
-            device=self._device,
-            seconds=seconds,
-            progress=self._progress,
-        )
+        device, seconds = device_of_training(), self._most_seconds(plan, 2)
+        self.progress.note(f"training on {device}")
+        head, acceptance = fit(self.work, self.start, rows, device=device, seconds=seconds, progress=self.progress)
         num_tokens = sum(text.size for text in texts if not text.is_held_out)
-        self._progress.note(f"right on text it has not seen, at steps 1, 2 and 3: {acceptance}")
+        self.progress.note(f"right on text it has not seen, at steps 1, 2 and 3: {acceptance}")
         for kind in _TYPES:
             write_head(
                 self._head_path(kind),
-                self._target,
+                self.target,
                 head,
                 rows,
                 kind,
                 acceptance=acceptance,
                 num_tokens=num_tokens,
-                name=self._destination.stem,
+                name=self.destination.stem,
             )
         found = {**dataclasses.asdict(acceptance), "num_tokens": num_tokens}
-        self._work.write("head", found)
-        shutil.rmtree(self._work.states, ignore_errors=True)
+        self.work.write("head", found)
+        shutil.rmtree(self.work.states, ignore_errors=True)
         return found
 
     def _head_path(self, kind: str) -> Path:
-        return self._work.folder / f"head-{kind}.gguf"
+        return self.work.folder / f"head-{kind}.gguf"
 
     # The plan
 
@@ -483,28 +468,28 @@ class _Training:
         from .fit import recipe_of
         from .plan import plan_of, require_room_to_train
 
-        self._progress.note("measuring how fast the model writes, reads and learns here")
+        self.progress.note("measuring how fast the model writes, reads and learns here")
         begun = time.monotonic()
         rates, have = self._rates()
-        budget, spent, recipe = self._budget, (time.monotonic() - begun) / 3600.0, recipe_of(self._kind)
+        budget, spent, recipe = self.budget, (time.monotonic() - begun) / 3600.0, recipe_of(self.start.kind)
         plan = plan_of(rates, hours=budget.hours, spent=spent, tokens=budget.tokens, have=have, recipe=recipe)
-        free = self._work.free()
+        free = self.work.free()
         shape = self._shape(plan.num_tokens)
-        disk, memory = require_room_to_train(shape, self._target.n_vocab, plan, rates.share, free, recipe.most_cells)
+        disk, memory = require_room_to_train(shape, self.target.n_vocab, plan, rates.share, free, recipe.most_cells)
         self._require_room_for_output(plan.num_tokens)
         write, read, fit = (f"{one:.0f} s" if one < 90.0 else f"{one / 60.0:.0f} min" for one in plan.seconds)
-        self._progress.note(
+        self.progress.note(
             f"{plan.num_tokens} tokens of text: about {write} of writing ({rates.written:.0f} tokens/s), "
             f"{read} of states ({rates.read:.0f} tokens/s), {fit} of training; {plan.hours:.1f} h in all, "
             f"{disk / 1e9:.1f} GB of disk and {memory / 1e9:.1f} GB of memory"
         )
-        known = _KNOWN.get(self._kind, "")
-        self._progress.note(
+        known = _KNOWN.get(self.start.kind, "")
+        self.progress.note(
             f"what to expect: {known}Nothing {'else ' if known else ''}is known before the training. It says how right "
             "it is as it goes"
         )
         found = {"num_tokens": plan.num_tokens, "seconds": list(plan.seconds), "rates": dataclasses.asdict(rates)}
-        self._work.write("plan", found)
+        self.work.write("plan", found)
         return found
 
     def _require_room_for_output(self, num_tokens: int) -> None:
@@ -515,38 +500,35 @@ class _Training:
         """
         shape = self._shape(num_tokens)
         weights = shape.num_trained + shape.num_frozen + shape.n_rows * shape.n_embd
-        require_room(self._destination, self._copied + weights * 17 // 16 + HEADER_ROOM)  # a number takes 8.5 bits
+        require_room(self.destination, self.copied + weights * 17 // 16 + HEADER_ROOM)  # a number takes 8.5 bits
 
-    def _shape(self, num_tokens: int) -> AnyShape:
-        from .fit import shape_of
+    def _shape(self, num_tokens: int) -> Shape:
         from .plan import num_rows
 
-        return shape_of(self._kind, self._target, num_rows(self._target.n_vocab, num_tokens), self._start)
+        return self.start.shape(num_rows(self.target.n_vocab, num_tokens))
 
     def _rates(self) -> tuple[Rates, int]:
         """The measured speeds, and the number of tokens of text after measuring."""
         from .plan import Rates
         from .speed import speed_of_training
 
-        budget = (self._budget.hours or 1.0) * 3600.0
+        budget = (self.budget.hours or 1.0) * 3600.0
         allowed = min(_MEASURED, budget / 30)
-        before = read_texts(self._work.texts)
-        wanted = min((self._budget.tokens or 1 << 60) // 4, _TRIED)
+        before = read_texts(self.work.texts)
+        wanted = min((self.budget.tokens or 1 << 60) // 4, _TRIED)
         with self._writer() as writer:
             begun, known = time.monotonic(), max(sum(text.size for text in before), writer.size_as_it_is)
 
             def enough(size: int) -> bool:
                 return size > known and (size >= known + wanted or time.monotonic() - begun > allowed)
 
-            writer.write(enough, self._budget.parallel, lambda *_: None)
+            writer.write(enough, self.budget.parallel, lambda *_: None)
         seconds = time.monotonic() - begun
-        texts = read_texts(self._work.texts)
+        texts = read_texts(self.work.texts)
         written = sum(text.size for text in texts) - known
         rows = self._said(texts)
         with self._engine() as engine:
-            read, learned, step = speed_of_training(
-                engine, self._target, texts, rows, self._start, self._kind, self._device, allowed
-            )
+            read, learned, step = speed_of_training(engine, self.start, texts, rows, device_of_training(), allowed)
         have = sum(text.size for text in texts)
         share = have / max(1, sum(len(text.tokens) for text in texts))
         return Rates(max(written, 1) / max(seconds, 1e-6), read, learned, step, share), have

@@ -126,39 +126,38 @@ def test_humaneval_is_refused_without_limits(
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_ctrl_c_prints_what_is_there(
-    models: list[str], as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("answers", "error", "code", "done"),
+    [
+        (6, KeyboardInterrupt(), cli.INTERRUPTED, 2),  # the sixth answer belongs to the third question
+        (3, _core.DecodeError("llama_decode returned -3"), 1, 1),
+        (-1, KeyboardInterrupt(), cli.INTERRUPTED, 0),
+    ],
+)
+def test_what_is_there_is_printed(
+    models: list[str],
+    as_json: bool,
+    answers: int,
+    error: BaseException,
+    code: int,
+    done: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stop_at(2 + 6, KeyboardInterrupt(), monkeypatch)  # the sixth answer belongs to the third question
+    stop_at(2 + answers, error, monkeypatch)
     options = ["--count", "9", "-n", "4", *(["--json"] if as_json else [])]
-    assert cli.main(["eval", "multiply", *models, *options]) == cli.INTERRUPTED
+    assert cli.main(["eval", "multiply", *models, *options]) == code
     out, err = capsys.readouterr()
-    assert err.endswith("specllama: interrupted\n")
-    if as_json:
+    assert err.endswith("specllama: interrupted\n" if code != 1 else f"specllama: error: {error}\n")
+    if done == 0:
+        assert out == ""
+    elif as_json:
         found = json.loads(out)
         assert found["settings"]["interrupted"] is True
-        assert len(found["records"]) == 2
+        assert len(found["records"]) == done
     else:
-        assert out.startswith("multiply: 2 questions")
-        assert "Interrupted: 2 of 9 questions are done." in out
-
-
-def test_ctrl_c_before_the_first_question(
-    models: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stop_at(1, KeyboardInterrupt(), monkeypatch)
-    assert cli.main(["eval", "multiply", *models, "--count", "9", "-n", "4"]) == cli.INTERRUPTED
-    assert capsys.readouterr().out == ""
-
-
-def test_an_error_prints_what_is_there(
-    models: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stop_at(2 + 3, _core.DecodeError("llama_decode returned -3"), monkeypatch)
-    assert cli.main(["eval", "multiply", *models, "--count", "9", "-n", "4"]) == 1
-    out, err = capsys.readouterr()
-    assert "Interrupted: 1 of 9 questions are done." in out
-    assert "specllama: error: llama_decode returned -3" in err
+        assert f"multiply: {done} questions" in out
+        assert f"Interrupted: {done} of 9 questions are done." in out
 
 
 @pytest.mark.parametrize(

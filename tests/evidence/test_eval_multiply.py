@@ -203,22 +203,6 @@ def test_greedy_answers_are_equal_and_the_result_says_so(pair: specllama.Llama) 
     assert any("Cut off after 8 tokens: 3 plain and 3 speculative" in note for note in result.notes)
 
 
-def test_what_is_there_stays_when_it_is_interrupted(pair: specllama.Llama, scripted: Any) -> None:
-    def script(way: str, number: int) -> str:
-        if (way, number) == ("speculative", 3):
-            raise KeyboardInterrupt
-        return "12"
-
-    scripted(script)
-    evaluation = Evaluation(pair, "multiply", questions(9), grade, seed=0, max_tokens=4, verify="block")
-    with pytest.raises(KeyboardInterrupt):
-        evaluation.run()
-    result = evaluation.result()
-    assert result.interrupted
-    assert len(result.records) == 3  # the fourth lacks one of its answers
-    assert result.to_dict()["settings"]["interrupted"] is True
-
-
 def test_bad_input(make_llama: MakeLlama, pair: specllama.Llama) -> None:
     with pytest.raises(ValueError, match="no draft_model"):
         multiply(make_llama(), 2)

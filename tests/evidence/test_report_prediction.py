@@ -76,10 +76,26 @@ def test_rounds_of_a_real_generation(make_llama: MakeLlama, tiny_files: TinyFile
         assert num_rounds(found) + found.num_draft_tokens == decoded
 
 
-def test_constant_gamma_is_the_formula() -> None:
-    rounds = stats(250, (100,) * 4, (60, 45, 30, 15))
-    # E = 2.5, gamma = 4, c = 0.2, v(5) = 1.4
-    assert predicted_speedup(rounds, TARGET, DRAFT) == pytest.approx(2.5 / (4 * 0.2 + 1.4))
+# The mean gamma is 2, but T(3) is not the mean of T(2) and T(4) here.
+STEEP = CostCurve("target", 0, {1: (1.0,), 2: (1.0,), 3: (5.0,), 4: (2.0,)})
+
+
+@pytest.mark.parametrize(
+    ("rounds", "target", "expected"),
+    [
+        (
+            stats(250, (100,) * 4, (60, 45, 30, 15)),
+            TARGET,
+            2.5 / (4 * 0.2 + 1.4),
+        ),  # E, gamma c, v
+        (stats(77, plain=77), TARGET, 1.0),
+        (stats(50 + 10 * 3, (10, 10), (10, 10), plain=50), TARGET, 80 / (50 + 10 * (0.4 + 1.2))),
+        (stats(40, (20, 10, 10), (10, 5, 5)), STEEP, 2.0 / ((0.02 + 1.0 + 3 * 0.02 + 2.0) / 2)),
+        (stats(20, (10,), (10,)), CostCurve("target", 0, {1: (1.0,), 4: (1.6,)}), 2.0 / (0.02 + 1.2)),  # interpolated
+    ],
+)
+def test_rounds_cost_what_their_batches_and_drafts_cost(rounds: Stats, target: CostCurve, expected: float) -> None:
+    assert predicted_speedup(rounds, target, DRAFT) == pytest.approx(expected)
 
 
 def test_flat_costs_give_the_improvement_factor_of_leviathan() -> None:
@@ -89,29 +105,6 @@ def test_flat_costs_give_the_improvement_factor_of_leviathan() -> None:
     flat = CostCurve("target", 0, dict.fromkeys(range(1, 8), (1.0,)))
     expected = (1 - alpha ** (gamma + 1)) / ((1 - alpha) * (gamma * c + 1))  # theorem 3.8
     assert predicted_speedup(rounds, flat, CostCurve("draft", 0, {1: (c,)})) == pytest.approx(expected, rel=1e-5)
-
-
-def test_plain_decoding_is_predicted_to_be_itself() -> None:
-    assert predicted_speedup(stats(77, plain=77), TARGET, DRAFT) == 1.0
-
-
-def test_rounds_without_a_draft_cost_one() -> None:
-    rounds = stats(50 + 10 * 3, (10, 10), (10, 10), plain=50)  # those of gamma 2 give 3 tokens each
-    assert predicted_speedup(rounds, TARGET, DRAFT) == pytest.approx(80 / (50 + 10 * (0.4 + 1.2)))
-
-
-def test_varying_gamma_costs_what_its_rounds_cost() -> None:
-    # The mean gamma is 2, but T(3) is not the mean of T(2) and T(4) here.
-    steep = CostCurve("target", 0, {1: (1.0,), 2: (1.0,), 3: (5.0,), 4: (2.0,)})
-    rounds = stats(40, (20, 10, 10), (10, 5, 5))
-    cost = (10 * (0.02 + 1.0) + 10 * (3 * 0.02 + 2.0)) / 20
-    assert predicted_speedup(rounds, steep, DRAFT) == pytest.approx(2.0 / cost)
-
-
-def test_sizes_between_those_measured_are_interpolated() -> None:
-    sparse = CostCurve("target", 0, {1: (1.0,), 4: (1.6,)})
-    rounds = stats(20, (10,), (10,))
-    assert predicted_speedup(rounds, sparse, DRAFT) == pytest.approx(2.0 / (0.02 + 1.2))
 
 
 def test_what_cannot_be_predicted() -> None:
@@ -135,14 +128,6 @@ def test_points_of_a_benchmark() -> None:
     # The synthetic runs cost what the curves say, and a little more beside.
     assert all(0.9 * predicted < found < 1.05 * predicted for predicted, found in prediction.points["block:4"])
     assert 0.9 < prediction.median_ratio("block:4") < 1.0
-
-
-def test_repeats_of_a_prompt_are_one_point() -> None:
-    once = synthetic.bench_runs(("plain", "block:4"), ("code",), prompts=1)
-    prediction = Prediction.of(synthetic.bench_result([*once, *once]))
-    assert prediction == Prediction.of(synthetic.bench_result(once))
-
-
-def test_no_prediction_without_both_curves() -> None:
-    runs = synthetic.bench_runs(("plain", "block:4"), ("code",))
+    twice = synthetic.bench_result([*runs, *runs])  # repeats of a prompt are one point
+    assert Prediction.of(twice) == prediction
     assert Prediction.of(synthetic.bench_result(runs, curves=False)) == Prediction({}, [])

@@ -14,13 +14,13 @@ from specllama import Engine, Llama
 from specllama.training.acceptance import Acceptance, acceptance
 from specllama.training.batches import Batches
 from specllama.training.file import write_head
-from specllama.training.fit import Recipe, fit, new_head
+from specllama.training.fit import Recipe, fit, learner_of
 from specllama.training.progress import SILENT
 from specllama.training.shards import write_shards
 from specllama.training.target import Target, read_target
 from specllama.training.text import Text, Writer, read_texts
 from specllama.training.torch_here import use_threads
-from specllama.training.train import counted_rows
+from specllama.training.train import begun_for, counted_rows
 from specllama.training.work import Work
 
 
@@ -48,9 +48,8 @@ def steps(
     kind: str = "eagle3",
 ) -> Steps:
     """Train on `count` tokens."""
-    target = read_target(str(model))
-    if kind != "eagle3":
-        target = dataclasses.replace(target, layers=(-1,))
+    start = begun_for(read_target(str(model)), None, None, kind)
+    target = start.target
     work = Work(target.weights, {"folder": str(folder)}, {})
     work.folder.mkdir(parents=True, exist_ok=True)
     llm = Llama(str(model), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
@@ -62,10 +61,8 @@ def steps(
         write_shards(engine, texts, rows, len(target.layers), work.states, lambda _: False, lambda *_: None)
     use_threads(1)
     batches = Batches(target, rows, work.states, "cpu")
-    before = acceptance(new_head(target, rows, batches, "cpu", kind=kind), batches.held_out())
-    head, after = fit(
-        work, target, rows, kind=kind, device="cpu", seconds=600.0, progress=SILENT, recipe=Recipe(epochs=epochs)
-    )
+    before = acceptance(learner_of(start, rows, batches, "cpu"), batches.held_out())
+    head, after = fit(work, start, rows, device="cpu", seconds=600.0, progress=SILENT, recipe=Recipe(epochs=epochs))
     path = write_head(folder / "head.gguf", target, head, rows, "F32", acceptance=after, num_tokens=count)
     return Steps(target, texts, rows, batches, head, path, before, after)
 

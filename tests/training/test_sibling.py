@@ -22,7 +22,7 @@ import specllama
 from specllama import cli
 from specllama.models.found_drafts import survey
 from specllama.models.gguf_values import read_whole_header
-from specllama.training.sibling import MATRICES, Learning, Sibling, read_sibling
+from specllama.training.sibling import MATRICES, Lora, Sibling, read_sibling
 from specllama.training.target import read_target
 from specllama.training.text import Text, read_texts
 from specllama.training.train import Budget, counted_rows, trained
@@ -78,7 +78,7 @@ def test_scaled_turns(tmp_path: Path) -> None:
 
 def test_what_was_learned_is_merged() -> None:
     rng = np.random.default_rng(1)
-    learning = Learning(rng.standard_normal((5, 7)).astype(np.float32), rng.standard_normal(5).astype(np.float32))
+    learning = Lora(rng.standard_normal((5, 7)).astype(np.float32), rng.standard_normal(5).astype(np.float32))
     torch.nn.init.normal_(learning.up)
     x = torch.randn(3, 7)
     with torch.no_grad():

@@ -24,10 +24,10 @@ import specllama
 from specllama.models.head_file import HeadFile, head_beside, read_head
 from specllama.training.batches import Batch
 from specllama.training.file import write_head
-from specllama.training.head import Head
+from specllama.training.head import EagleHead
 from specllama.training.loss import loss_of
 from specllama.training.optimizer import Muon
-from specllama.training.start import read_start
+from specllama.training.start import read_further
 from specllama.training.target import read_target
 from specllama.training.torch_here import use_threads
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from conftest import TinyFiles
 
-    from specllama.training.head import AnyHead
+    from specllama.training.head import Learner
 
 GAMMA = 3
 N_CTX: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1, "verbose": False}
@@ -140,17 +140,17 @@ def test_what_it_starts_from_is_what_the_file_has(
     """Sizes, tokens and weights: the head that comes out of the file again says the same."""
     if norm_before_residual:
         shape = dataclasses.replace(trained.head.shape, norm_before_residual=True)
-        head = Head(shape, trained.head.sizes, trained.head.output)
+        head = EagleHead(shape, trained.head.sizes, trained.head.output)
         head.load_state_dict(trained.head.state_dict())
     else:
         head = trained.head
     path = write_head(
         tmp_path / "head.gguf", trained.target, head, trained.rows, "F32", acceptance=trained.after, num_tokens=1
     )
-    start = read_start(str(path), trained.target)
-    assert start.layers == trained.target.layers
+    start = read_further(str(path), trained.target)
+    assert start.target.layers == trained.target.layers
     assert start.rows.tolist() == trained.rows.tolist()
-    again = start.head(trained.target, torch.full_like(head.sizes, 3.0), trained.rows)
+    again = start.made(trained.rows, torch.full_like(head.sizes, 3.0), 1.0)
     batch = next(iter(trained.batches.held_out()))
     with torch.no_grad():
         found, expected = (
@@ -187,7 +187,7 @@ def test_heads_that_cannot_be_trained_further(
         changed=changed,
     )
     with pytest.raises(ValueError, match=said):
-        read_start(str(path), read_target(str(tiny_files.deep)))
+        read_further(str(path), read_target(str(tiny_files.deep)))
 
 
 def test_auto_finds_it(tiny_files: TinyFiles, trained: Steps, tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_cross_entropy(places: int) -
         logits = (state @ output.T).log_softmax(-1).gather(-1, likely)
         expected = expected - (shares * logits).sum(-1)[counted].sum() / max(1, int(counted.sum())) / 2
     wanted = torch.autograd.grad(expected, states)
-    found = loss_of(cast("AnyHead", head), batch)
+    found = loss_of(cast("Learner", head), batch)
     assert found.item() == pytest.approx(expected.item(), abs=1e-5)
     for one, other in zip(torch.autograd.grad(found, states), wanted, strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
