@@ -8,14 +8,20 @@ from pathlib import Path
 import gguf
 import numpy as np
 import numpy.typing as npt
+import pytest
 import structs
 import tiny_models
 from llama_cpp import llama_cpp as bindings
 
 from specllama import _core
+from specllama.backend.prepare import prepare_backend
 from specllama.models.quantize import quantize
 
 TYPES = sorted(_core.quantized_types())
+KERNELS = prepare_backend().kernels
+needs_kernels = pytest.mark.skipif(
+    not KERNELS.instruction_set, reason=f"this machine's llama.cpp has no kernels of ours: {KERNELS.why_not}"
+)
 
 
 def quantized(weights: npt.NDArray[np.float32], kind: str) -> npt.NDArray[np.uint8]:

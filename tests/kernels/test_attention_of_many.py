@@ -12,15 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from llama_cpp import _internals
-from quantized import quantized_model
+from quantized import needs_kernels, quantized_model
 
 import specllama
-from specllama.backend.prepare import prepare_backend
 
-KERNELS = prepare_backend().kernels
-pytestmark = pytest.mark.skipif(
-    not KERNELS.instruction_set, reason=f"this machine's llama.cpp has no kernels of ours: {KERNELS.why_not}"
-)
+pytestmark = needs_kernels
 NUM_TEXTS = 4
 F32, Q8_0 = 0, 8
 MOST = 700  # tokens of a text

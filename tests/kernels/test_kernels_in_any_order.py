@@ -10,15 +10,10 @@ from pathlib import Path
 
 import pytest
 import tiny_models
-from quantized import quantized_model
+from quantized import KERNELS, needs_kernels, quantized_model
 from test_abi_headers import compiler  # noqa: F401
 
-from specllama.backend.prepare import prepare_backend
-
-KERNELS = prepare_backend().kernels
-pytestmark = pytest.mark.skipif(
-    not KERNELS.instruction_set, reason=f"this machine's llama.cpp has no kernels of ours: {KERNELS.why_not}"
-)
+pytestmark = needs_kernels
 
 BEGIN = """
 import ctypes, sys, threading

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from faults import trial_that_ends
-from quantized import quantized_model
+from quantized import KERNELS, needs_kernels, quantized_model
 
 import specllama
 from specllama import _core, cli
@@ -37,10 +37,7 @@ if TYPE_CHECKING:
     from conftest import TinyFiles
 
 PROMPT = "the cat sat on the dog and the fox sat on the cat and the dog"
-OFFERED = prepare_backend().kernels.instruction_set
-needs_kernels = pytest.mark.skipif(
-    not OFFERED, reason=f"this machine's llama.cpp has no kernels of ours: {prepare_backend().kernels.why_not}"
-)
+OFFERED = KERNELS.instruction_set
 TYPES = ("Q4_0", "Q5_0", "Q8_0", "Q4_K_M", "Q5_K_M", "Q6_K", "Q3_K_M", "Q2_K", "IQ4_XS", "IQ4_NL")
 
 

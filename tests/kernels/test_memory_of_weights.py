@@ -11,17 +11,13 @@ from typing import Any
 
 import pytest
 import tiny_models
+from quantized import needs_kernels
 
 import specllama
 from specllama import _core_test as _test
-from specllama.backend.prepare import prepare_backend
 from specllama.drop_in.lending import lent
 from specllama.models.quantize import quantize
 
-needs_kernels = pytest.mark.skipif(
-    not prepare_backend().kernels.instruction_set,
-    reason=f"this machine's llama.cpp has no kernels of ours: {prepare_backend().kernels.why_not}",
-)
 needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the pages of a process are Linux's")
 needs_large_pages = pytest.mark.skipif(
     not Path("/sys/kernel/mm/transparent_hugepage").is_dir(), reason="this system has no large pages to ask for"

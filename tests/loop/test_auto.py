@@ -209,20 +209,6 @@ def test_a_skipped_prompt_is_counted_without_a_round(make_llama: MakeLlama, tiny
     assert llm.stats.num_draft_prompts_skipped == 1
 
 
-def test_costs_are_handed_on(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    llm = auto(make_llama, tiny_files, "good")
-    tokens_of(llm, temp=0.0)
-    known = costs_of(llm.engine.slot.loop)
-    other = auto(make_llama, tiny_files, "good")
-    other.engine.slot.loop.restore_costs([{}, {}])
-    assert costs_of(other.engine.slot.loop) == ({}, {})
-    other.engine.slot.loop.restore_costs(known)
-    assert costs_of(other.engine.slot.loop) == tuple(pytest.approx(costs) for costs in known)
-    plain = make_llama()
-    plain.engine.slot.loop.restore_costs(known)
-    assert costs_of(plain.engine.slot.loop) == ({}, {}), "nothing to pace"
-
-
 # Interruptions
 
 
@@ -389,12 +375,3 @@ def test_a_target_with_the_longer_vocabulary(make_llama: MakeLlama, tiny_files: 
         for _ in range(3):
             expected = list(itertools.islice(plain.generate(prompt, temp=0.0), LENGTH))
             assert list(itertools.islice(llm.generate(prompt, temp=0.0), LENGTH)) == expected
-
-
-def test_a_function_drafts_up_to_the_most(make_llama: MakeLlama) -> None:
-    """It is not paced: it drafts what it returns."""
-    llm = make_llama(draft=lambda history: np.full(40, history[-1]), num_draft_tokens="auto", max_draft_tokens=5)
-    plain = tokens_of(make_llama(num_draft_tokens=0), temp=0.0)
-    assert tokens_of(llm, temp=0.0) == plain
-    assert llm.stats.num_draft_tokens_per_pos == (llm.stats.num_drafts,) * 5
-    assert llm.stats.per_drafter.keys() == {"function"}

@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tiny_models
-from quantized import quantized_model
+from quantized import KERNELS, needs_kernels, quantized_model
 
 import specllama
 from specllama import _core
-from specllama.backend.prepare import prepare_backend
 from specllama.drop_in.lending import lent
 from specllama.evidence.machine import describe_machine
 from specllama.evidence.tables import machine_text
@@ -26,10 +25,7 @@ from specllama.evidence.verify import batches
 if TYPE_CHECKING:
     from conftest import TinyFiles
 
-KERNELS = prepare_backend().kernels
-pytestmark = pytest.mark.skipif(
-    not KERNELS.instruction_set, reason=f"this machine's llama.cpp has no kernels of ours: {KERNELS.why_not}"
-)
+pytestmark = needs_kernels
 N_CTX = 1280
 LENGTHS = (40, 500, 530, 1100)
 """Behind more than 512 llama.cpp's own flash attention goes another way for a single token."""

@@ -66,7 +66,7 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "another format": lambda found: {**found, "format": 1},
     "no format": lambda found: {name: value for name, value in found.items() if name != "format"},
     "a list": lambda found: [found],
-    "a number": lambda found: 7,
+    "a text": lambda found: json.dumps(found)[:-9],
     "no curve": lambda found: {**found, "seconds": None},
     "a list of costs": lambda found: {**found, "seconds": [0.1, 0.2]},
     "never measured": lambda found: {**found, "measured": None},
@@ -105,24 +105,10 @@ def test_a_file_that_cannot_be_true_is_not_believed(damage: str) -> None:
     assert cost_cache.read(KEY) == COSTS
 
 
-@given(st.binary(max_size=200))
+@given(st.binary(max_size=200) | st.just(b"[" * 60_000))
 def test_anything_may_be_in_a_file(content: bytes) -> None:
     cost_cache.write(KEY, COSTS)
     the_file().write_bytes(content)
-    assert cost_cache.read(KEY) == {}
-
-
-def test_brackets_without_end() -> None:
-    cost_cache.write(KEY, COSTS)
-    the_file().write_text("[" * 60_000, encoding="ascii")
-    assert cost_cache.read(KEY) == {}
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
-def test_a_truncated_file_is_not_believed(share: float) -> None:
-    cost_cache.write(KEY, COSTS)
-    content = the_file().read_bytes()
-    the_file().write_bytes(content[: int(share * len(content))])
     assert cost_cache.read(KEY) == {}
 
 
@@ -220,12 +206,13 @@ def test_sizes_up_to_8192_have_a_class() -> None:
     assert list(cost_cache.thinned(dict.fromkeys(range(1, 20_000), 1.0)))[-1] == 8192
 
 
-def test_what_cannot_be_true_is_not_written() -> None:
-    cost_cache.write(KEY, {1: 0.1, 2: float("nan"), 3: 0.0, 4: float("inf"), 5: -1.0, 6: 0.2})
-    assert cost_cache.read(KEY) == {1: 0.1, 6: 0.2}
-
-
-def test_a_size_that_was_held_up_is_not_written() -> None:
-    """By another process, as observed: 3.4 s for the first batch of four tokens."""
-    cost_cache.write(KEY, {1: 0.008, 2: 0.014, 4: 3.4459, 5: 0.024, 38: 0.097})
-    assert cost_cache.read(KEY) == {1: 0.008, 2: 0.014, 5: 0.024, 38: 0.097}
+@pytest.mark.parametrize(
+    ("costs", "left_out"),
+    [
+        ({1: 0.1, 2: float("nan"), 3: 0.0, 4: float("inf"), 5: -1.0, 6: 0.2}, {2, 3, 4, 5}),
+        ({1: 0.008, 2: 0.014, 4: 3.4459, 5: 0.024, 38: 0.097}, {4}),  # another process held it up, as observed
+    ],
+)
+def test_what_cannot_be_true_is_not_written(costs: dict[int, float], left_out: set[int]) -> None:
+    cost_cache.write(KEY, costs)
+    assert cost_cache.read(KEY) == {n: seconds for n, seconds in costs.items() if n not in left_out}

@@ -67,15 +67,6 @@ def test_coupled(make_llama: MakeLlama, tiny_files: TinyFiles, draft: str, chain
         assert_the_same_for_every_gamma(llm, verify="coupled", **SAMPLED[chain])
 
 
-@pytest.mark.parametrize("chain", SAMPLED)
-def test_coupled_texts_are_the_same_across_drafts(make_llama: MakeLlama, tiny_files: TinyFiles, chain: str) -> None:
-    texts = []
-    for draft in DRAFTS:
-        llm = make_llama(draft=tiny_files.draft(draft), seed=7)
-        texts.append(tokens_of(llm, verify="coupled", **SAMPLED[chain]))
-    assert all(text == texts[0] for text in texts)
-
-
 def test_the_padded_model_as_target(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     """The target has the longer vocabulary: q is zero where only p has rows."""
     llm = make_llama(tiny_files.padded, tiny_files.good)

@@ -27,18 +27,10 @@ def test_stop_string_inside_an_accepted_run(llm: specllama.Llama, make_llama: Ma
     whole = text_of(llm)
     for begin in range(4, 16, 3):
         stop = whole[begin : begin + 2]
-        text = text_of(llm, stop=[stop])
-        assert text == whole[: whole.index(stop)]
-        assert stop not in text
+        assert text_of(llm, stop=[stop]) == whole[: whole.index(stop)]
+        chunks = llm.create_completion(PROMPT, stop=[stop], stream=True, **SAMPLING)
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole[: whole.index(stop)]
         assert_like_fresh(llm, make_llama, tiny_files)
-
-
-def test_stop_string_inside_a_streamed_run(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    whole = text_of(llm)
-    stop = whole[9:12]
-    chunks = llm.create_completion(PROMPT, stop=[stop], stream=True, **SAMPLING)
-    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole[: whole.index(stop)]
-    assert_like_fresh(llm, make_llama, tiny_files)
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 3, 5, 8, 11])
@@ -79,14 +71,6 @@ def test_abandoned_generator(llm: specllama.Llama, make_llama: MakeLlama, tiny_f
     assert_like_fresh(llm, make_llama, tiny_files)
 
 
-def test_abandoned_stream(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    chunks = llm.create_completion(PROMPT, stream=True, **SAMPLING)
-    next(chunks)
-    next(chunks)
-    del chunks
-    assert_like_fresh(llm, make_llama, tiny_files)
-
-
 def test_a_generator_that_was_never_started_does_nothing(
     llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles
 ) -> None:
@@ -94,17 +78,6 @@ def test_a_generator_that_was_never_started_does_nothing(
     expected = text_of(llm)
     assert expected == text_of(make_llama(draft=tiny_files.identical, num_draft_tokens=6, verify=llm.verify))
     tokens.close()
-    assert_like_fresh(llm, make_llama, tiny_files)
-
-
-def test_an_older_generator_cannot_go_on_behind_a_newer_one(
-    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles
-) -> None:
-    older = llm.generate(llm.tokenize(b"a dog"))
-    next(older)
-    text_of(llm)
-    with pytest.raises(RuntimeError, match="later one"):
-        next(older)
     assert_like_fresh(llm, make_llama, tiny_files)
 
 
@@ -127,17 +100,6 @@ def test_exception_in_a_stopping_criterion(
     with pytest.raises(error):
         text_of(llm, stopping_criteria=llama_cpp.StoppingCriteriaList([criterion]))
     assert llm.stats.num_tokens == after
-    assert_like_fresh(llm, make_llama, tiny_files)
-
-
-def test_exception_in_the_consumer(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    def consume(tokens: Iterator[int]) -> None:
-        for i, _ in enumerate(tokens):
-            if i == 3:
-                raise Boom
-
-    with pytest.raises(Boom):
-        consume(llm.generate(llm.tokenize(PROMPT.encode())))
     assert_like_fresh(llm, make_llama, tiny_files)
 
 

@@ -1,15 +1,12 @@
-"""Memories other than a plain KV cache: sliding windows, recurrent and hybrid models, as target and as draft."""
+"""Sliding windows, as target and as draft. Recurrent and hybrid models: test_recurrent.py."""
 
 from __future__ import annotations
 
 import itertools
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import tiny_models as tiny
-
-import specllama
 
 if TYPE_CHECKING:
     import llama_cpp
@@ -108,58 +105,4 @@ def test_interruptions_with_a_sliding_window(make_llama: MakeLlama, tiny_files: 
     tokens = llm.generate(llm.tokenize(PROMPT.encode()), temp=0.0)
     list(itertools.islice(tokens, 13))
     tokens.close()
-    assert text_of(llm, **GREEDY) == whole
-
-
-@pytest.mark.parametrize("kind", ["recurrent", "hybrid"])
-def test_targets_that_cannot_be_rolled_back(
-    make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles, kind: str
-) -> None:
-    """Speculation by snapshot or checkpoint, or plain decoding with a warning; always the text of the base class."""
-    path = getattr(tiny_files, kind)
-    plain = make_llama(path)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        llm = make_llama(path, tiny_files.good)
-        for prompt in (PROMPT, "a dog", PROMPT * 2, PROMPT):
-            expected = tokens_of(make_base(path), prompt)  # early releases cannot use one object twice here
-            assert len(set(expected)) > 3
-            assert tokens_of(plain, prompt) == expected
-            assert tokens_of(llm, prompt) == expected
-            assert text_of(llm, prompt, **COUPLED) == text_of(plain, prompt, **COUPLED)
-    said = [str(w.message) for w in caught if issubclass(w.category, specllama.FallbackWarning)]
-    if llm.stats.num_drafts == 0:
-        assert len(said) == 1 and "recurrent" in said[0]
-        assert "recurrent" in (llm.stats.fallback_reason or "")
-    elif llm.stats.rollback == "seq_rm":  # a release that cannot tell: the first failure stops the drafting
-        assert said
-        assert "could not be rolled back" in (llm.stats.fallback_reason or "")
-
-
-@pytest.mark.parametrize("kind", ["recurrent_draft", "hybrid_draft"])
-def test_drafts_that_cannot_be_rolled_back(make_llama: MakeLlama, tiny_files: TinyFiles, kind: str) -> None:
-    expected = text_of(make_llama(), **GREEDY)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        llm = make_llama(draft=getattr(tiny_files, kind))
-        for _ in range(2):
-            assert text_of(llm, **GREEDY) == expected
-    said = [str(w.message) for w in caught if issubclass(w.category, specllama.FallbackWarning)]
-    assert llm.stats.num_drafts > 0 or (len(said) == 1 and "recurrent" in said[0])
-
-
-@pytest.mark.parametrize("kind", ["recurrent", "hybrid"])
-def test_interruptions_of_a_recurrent_target(make_llama: MakeLlama, tiny_files: TinyFiles, kind: str) -> None:
-    path = getattr(tiny_files, kind)
-    llm = make_llama(path)
-    whole = text_of(llm, **GREEDY)
-    for max_tokens in (1, 5):
-        text_of(llm, temperature=0.0, max_tokens=max_tokens)
-        assert text_of(llm, **GREEDY) == whole
-    tokens = llm.generate(llm.tokenize(PROMPT.encode()), temp=0.0)
-    list(itertools.islice(tokens, 7))
-    tokens.close()
-    assert text_of(llm, **GREEDY) == whole
-    assert text_of(llm, "a dog", **GREEDY) == text_of(make_llama(path), "a dog", **GREEDY)
-    llm.reset()
     assert text_of(llm, **GREEDY) == whole

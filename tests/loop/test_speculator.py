@@ -96,7 +96,13 @@ def test_counters_of_positions(make_engine: MakeEngine) -> None:
 
 
 @pytest.mark.parametrize(
-    "penalties", [{}, {"repeat_penalty": 1.5, "frequency_penalty": 0.5, "penalty_last_n": 9}], ids=str
+    "penalties",
+    [
+        {},
+        {"repeat_penalty": 1.5, "frequency_penalty": 0.5, "penalty_last_n": 9},
+        {"dry_multiplier": 2.0, "dry_allowed_length": 1},
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("rule", RULES)
 def test_an_identical_draft_is_always_accepted(make_engine: MakeEngine, rule: str, penalties: dict[str, Any]) -> None:

@@ -197,16 +197,3 @@ def test_sequences_of_three_tokens(tiny_files: TinyFiles, rule: str) -> None:
         assert counts.shape == (VOCAB,) * 3
         assert chi_square(counts, exact) > LEVEL
         assert chi_square(counts, without) < LEVEL, "the test can tell"
-
-
-@pytest.mark.parametrize("rule", ["rejection", "block", "coupled"])
-def test_an_identical_draft_is_always_accepted(tiny_files: TinyFiles, rule: str) -> None:
-    """p and q see the same history, drafted tokens included."""
-    engine = Engine(tiny_files.target, tiny_files.identical)
-    dry = {"dry_multiplier": 2.0, "dry_allowed_length": 1}
-    engine.generate([1, 270, 280, 290, 270, 280], 100, rule=rule, gamma=4, **dry, **core_settings(OFF))
-    drafted = sum(r.num_drafted for r in engine.rounds)
-    assert sum(r.num_accepted for r in engine.rounds) >= drafted - 1  # batches of 1 and 5 may round differently
-    counters = engine.speculator.counters
-    assert counters.sum_overlap == pytest.approx(counters.num_reached_tokens, rel=1e-4)
-    engine.close()
