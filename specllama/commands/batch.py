@@ -142,25 +142,24 @@ def _progress_lines(outcomes: Iterator[Outcome], total: int, num_done: int) -> G
     """Pass outcomes on, and print a line on stderr every half minute, so that a log shows the progress."""
     from specllama.commands.steps import duration
 
-    started, ended = time.monotonic(), threading.Event()
+    started, under_way = time.monotonic(), threading.Lock()  # Ctrl-C could leave an Event half set
+    under_way.acquire()
     num_new = num_tokens = 0
 
     def tell() -> None:
-        while not ended.wait(_LINE_SECONDS):
+        while not under_way.acquire(timeout=_LINE_SECONDS):
             seconds = time.monotonic() - started
             left = f"; {duration(seconds / num_new * (total - num_done - num_new))} left" if num_new else ""
             show(f"{num_done + num_new} of {total} answers, {num_tokens / seconds:.1f} tokens/s{left}\n")
 
-    teller = threading.Thread(target=tell, name="specllama-progress", daemon=True)
-    teller.start()
     try:
+        threading.Thread(target=tell, name="specllama-progress", daemon=True).start()
         for outcome in outcomes:
             num_new += 1
             num_tokens += outcome.stats.num_tokens
             yield outcome
     finally:
-        ended.set()
-        teller.join()
+        under_way.release()
 
 
 def _report(arguments: argparse.Namespace, batch: Batch, survey: Survey, num_done: int) -> None:

@@ -57,32 +57,32 @@ class SharedTokens:
         """
         key = (other.count, other.beginning(_SAMPLE))
         if key not in self._known:
-            share = self._by_name(other)
-            self._known[key] = self._by_text(other) if share is None else Shared(share, is_foreign=False)
+            self._known[key] = self._compared(other)
         return self._known[key]
 
-    def _by_name(self, other: StoredTexts) -> float | None:
+    def _compared(self, other: StoredTexts) -> Shared | None:
         if other.count == self._target.count and other.beginning(len(self._stored)) == self._stored:
-            return 1.0
-        listed = other.read()
+            return Shared(1.0, is_foreign=False)
+        texts = other.read()
+        share = self._by_name(texts)
+        return self._by_text(other.path, texts) if share is None else Shared(share, is_foreign=False)
+
+    def _by_name(self, listed: list[bytes]) -> float | None:
         ours, theirs = set(self._texts), set(listed)
         both = len(ours & theirs)
-        sizes = [
-            both + sum(_PADDING.fullmatch(text) is None for text in one - another)
-            for one, another in ((ours, theirs), (theirs, ours))
-        ]
+        sizes = [len(one) - sum(map(_is_padding, one - another)) for one, another in ((ours, theirs), (theirs, ours))]
         count = min(len(listed), len(self._texts))
         fits = both >= NEARLY_EQUAL * max(sizes) or listed[:count] == self._texts[:count]
         return both / max(1, sizes[0]) if fits else None
 
-    def _by_text(self, other: StoredTexts) -> Shared | None:
-        theirs = written_tokens(other.path)
+    def _by_text(self, path: str, texts: list[bytes]) -> Shared | None:
+        theirs = written_tokens(path, texts)
         share = len(self._written & theirs) / max(1, len(self._written))
         return Shared(share, is_foreign=True) if share >= LEAST_COMMON else None
 
     @functools.cached_property
     def _written(self) -> frozenset[str]:
-        return written_tokens(self._target.path)
+        return written_tokens(self._target.path, self._texts)
 
     @functools.cached_property
     def _stored(self) -> bytes:
@@ -91,6 +91,10 @@ class SharedTokens:
     @functools.cached_property
     def _texts(self) -> list[bytes]:
         return self._target.read()
+
+
+def _is_padding(text: bytes) -> bool:
+    return _PADDING.fullmatch(text) is not None
 
 
 def have_same_tokens(one: str, other: str) -> bool:

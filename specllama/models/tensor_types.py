@@ -28,10 +28,10 @@ def bytes_of(kind: int, shape: Sequence[int]) -> int:
         shape: the sizes, that of a row first.
 
     Raises:
-        ValueError: there is no such type, a size is 0, or a row is no whole number of blocks.
+        ValueError: the type is not one of `TYPES`, a size is 0, or a row is no whole number of blocks.
     """
     if kind not in TYPES:
-        raise ValueError(f"of the type {kind}, which does not exist")
+        raise ValueError(f"of the type {kind}, which specllama does not know")
     name, block, size = TYPES[kind]
     if 0 in shape:
         raise ValueError(f"of the shape {list(shape)}, which holds nothing")

@@ -25,9 +25,8 @@ class _Case(NamedTuple):
     options: dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, _Case]:
-    folder = tmp_path_factory.mktemp("drafts")
+def written(folder: Path) -> dict[str, _Case]:
+    """A target with each kind of draft."""
     words = tiny.word_vocabulary()
     weights = tiny.llama_weights(words, seed=1, n_layer=4, n_embd=64, n_ff=96)
     target, model, smaller, mtp = (folder / f"{name}.gguf" for name in ("target", "model", "smaller", "mtp"))
@@ -49,6 +48,11 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, _Case]:
         "list": {"draft_model": [str(hydra), str(model)]},
     }
     return {kind: _Case(mtp if kind == "mtp" else target, given) for kind, given in options.items()}
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, _Case]:
+    return written(tmp_path_factory.mktemp("drafts"))
 
 
 @pytest.mark.sampled(3)

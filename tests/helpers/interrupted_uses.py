@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import json
 import os
 import random
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,8 @@ from interrupts import Interruption
 
 PROMPT = "the cat"
 _KEPT = 100_000  # bytes that Python and llama.cpp may keep after a use; a context of these models takes more
+_HANGS = 120.0  # seconds of a use
+_PATIENCE = 5.0  # seconds
 _OPTIONS: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1}
 
 
@@ -115,35 +119,64 @@ def _main(use: str, target: str, rounds: int, options: dict[str, Any]) -> int:
         "texts in a row": texts(max_parallel=1),
         "engine": of_an_engine,
     }
-    return _interrupt(runs[use], rounds)
+    return interrupt_each(runs[use], rounds)
 
 
-def _interrupt(run: Callable[[Interruption], bool], rounds: int) -> int:
-    """Returns the number of interruptions."""
+def interrupt_each(run: Callable[[Interruption], bool], rounds: int, *, within: str = "", kept: int = _KEPT) -> int:
+    """Interrupt a use again and again, each time at another place. Fails if one hangs, or keeps memory or a thread.
+
+    Args:
+        run: the use. It says whether it was interrupted, and checks what came of it.
+        rounds: the most interruptions. If the use has more, they are drawn. SPECLLAMA_SEED draws others.
+        within: a folder: only places in its files count.
+        kept: the most bytes that a use may keep.
+
+    Returns:
+        The number of interruptions.
+    """
     for _ in range(3):
-        longest = Interruption(sys.maxsize)
+        longest = Interruption(sys.maxsize, within)
         assert not run(longest)
+    gc.collect()
+    gc.freeze()  # what is there now needs no collecting: that would take most of the time
+    drawn = random.Random(f"{os.environ.get('SPECLLAMA_SEED', '')} {longest.num_places}")
     count, lost, places = 0, 0, range(1, longest.num_places + 1)
-    before = _bytes_in_use()
-    for number in places if len(places) <= rounds else sorted(random.Random(len(places)).sample(places, rounds)):
-        interruption = Interruption(number)
+    faulthandler.dump_traceback_later(_HANGS, exit=True)  # has a thread
+    before, threads = _bytes_in_use(), _num_threads(sys.maxsize)
+    for number in places if len(places) <= rounds else sorted(drawn.sample(places, rounds)):
+        interruption = Interruption(number, within)
+        faulthandler.dump_traceback_later(_HANGS, exit=True)
         try:
             count += run(interruption)
         except BaseException:
             sys.stderr.write(f"interrupted at {interruption.where}\n")
             raise
-        now = _bytes_in_use()
-        if now > before + _KEPT:
+        now_threads, now = _num_threads(threads), _bytes_in_use()
+        if now > before + kept or now_threads > threads:
             lost += 1
-            sys.stderr.write(f"{now - before:,} bytes were lost at {interruption.where}\n")
-        before = max(before, now)
+            sys.stderr.write(f"{now - before:,} bytes and {now_threads - threads} threads: {interruption.where}\n")
+        before, threads = max(before, now), max(threads, now_threads)
+    faulthandler.cancel_dump_traceback_later()
     assert not lost
     return count
+
+
+def _num_threads(most: int = 0) -> int:
+    """Of this process, those of C included; 0 where the system does not say.
+
+    While there are more than `most`, it waits for a while: threads that were told to end may need to finish a step.
+    """
+    tasks = Path("/proc/self/task")
+    found, last = 0, time.monotonic() + _PATIENCE
+    while tasks.is_dir() and (found := len(list(tasks.iterdir()))) > most and time.monotonic() < last:
+        time.sleep(0.002)
+    return found
 
 
 def _bytes_in_use() -> int:
     """The bytes that malloc has given and not got back; 0 where it does not say."""
     gc.collect()
+    gc.collect()  # what the first one has ended may hold more
     read = getattr(ctypes.CDLL(None), "mallinfo2", None) if os.name == "posix" else None
     if read is None:
         return 0

@@ -53,8 +53,8 @@ class Interruption:
         num_places: how many places the call has met.
     """
 
-    def __init__(self, number: int) -> None:
-        self._number = number
+    def __init__(self, number: int, within: str = "") -> None:
+        self._number, self._within = number, within
         self._met = collections.Counter[tuple[CodeType, int]]()
         self.where: str | None = None
         self.num_places = 0
@@ -66,7 +66,7 @@ class Interruption:
         """
         gc.collect()
         gc.disable()
-        before = sys.unraisablehook
+        before, handler = sys.unraisablehook, signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.unraisablehook = self._come_again
         sys.setprofile(self._meet)
         try:
@@ -76,6 +76,7 @@ class Interruption:
         finally:
             sys.setprofile(None)
             sys.unraisablehook = before
+            signal.signal(signal.SIGINT, handler)
             gc.enable()
         assert self.where is None, f"the KeyboardInterrupt of {self.where} was dropped"
         return False
@@ -85,13 +86,16 @@ class Interruption:
         sys.setprofile(self._meet)
 
     def _meet(self, frame: FrameType, event: str, argument: object) -> None:
-        if event not in ("call", "c_return") or self.where is not None or frame.f_code is Interruption.of.__code__:
+        code = frame.f_code
+        if event not in ("call", "c_return") or self.where is not None or code is Interruption.of.__code__:
             return
-        self._met[place := (frame.f_code, frame.f_lasti)] += 1
+        if not code.co_filename.startswith(self._within):
+            return
+        self._met[place := (code, frame.f_lasti)] += 1
         self.num_places += self._met[place] <= _MOST_TIMES
         if self.num_places >= self._number and not _is_dropping(frame) and not _is_made_by_llama_cpp(frame):
-            self.where = f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"
-            raise KeyboardInterrupt
+            self.where = f"{code.co_filename}:{frame.f_lineno} ({code.co_name})"
+            signal.raise_signal(signal.SIGINT)  # and whoever has a handler of its own, as servers do, is asked
 
 
 def _is_made_by_llama_cpp(frame: FrameType | None) -> bool:

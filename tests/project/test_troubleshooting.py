@@ -23,7 +23,6 @@ NOT_FOR_USERS = {
     "print: specllama: warning: …": "only what every warning on the command line begins with",
     "print: specllama: …": "what `auto` is: no error",
     "specllama/engine/drafts/remembered.py: ValueError": "what is not believed is decided anew",
-    "specllama/models/written_tokens.py: UnusableFileError": "such a file drafts for nobody, and is left out",
     "specllama/models/tensor_types.py: ValueError": "put into '… is damaged: its header has …'",
     "specllama/models/gguf_values.py: _HeaderError": "the same",
     "specllama/engine/costs.py: ValueError": "a file that cannot be used is as good as none: a line of the debug log",
