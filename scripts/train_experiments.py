@@ -183,7 +183,7 @@ class Experiment:
             recipe: the recipe.
             files: the folder for the draft's files; None to keep none.
         """
-        with self.work.alone():
+        with self.work.locked():
             rows, learned = prepared(self.target, self.work, self.tokens, all_held_out=self.all_held_out)
             for left in (self.work.checkpoint, self.work.best, self.work.folder / "cells.json"):
                 left.unlink(missing_ok=True)

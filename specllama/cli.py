@@ -126,8 +126,8 @@ def _download_named(arguments: argparse.Namespace) -> None:
 
     ORG/NAME alone is not downloaded: it may be a path with a mistake.
     """
-    draft = getattr(arguments, "draft_model", None)
-    for given in (getattr(arguments, "model", None), *([draft] if isinstance(draft, str) else draft or ())):
+    models = (getattr(arguments, name, None) for name in ("model", "model_path"))
+    for given in (*models, *(getattr(arguments, "draft_model", None) or ())):
         if isinstance(given, str) and ":" in given and not os.path.exists(given):
             from specllama.models import HubName, on_disk, pull_model
 

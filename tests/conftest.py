@@ -401,6 +401,13 @@ def early_release(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache folder, which is the test's own. It does not exist yet."""
+    monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
     """A hub on this machine, for child processes, and an empty cache."""
     monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path / "cache"))

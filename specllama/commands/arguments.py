@@ -100,7 +100,12 @@ def add_models(parser: argparse.ArgumentParser, draft_required: bool = False) ->
     """Add the target and the draft. Returns their group."""
     group = parser.add_argument_group("models (a GGUF file, a catalog name, or a name with a type as in NAME:F16)")
     group.add_argument(
-        "--model", "-m", required=True, metavar="TARGET", help="the target: the model that writes the text"
+        "--model",
+        "-m",
+        dest="model_path",
+        required=True,
+        metavar="TARGET",
+        help="the target: the model that writes the text",
     )
     group.add_argument(
         "--draft-model",
@@ -173,6 +178,7 @@ def add_parallel(parser: argparse._ActionsContainer, default: int, of: str) -> N
     """Add how many texts are generated at once."""
     parser.add_argument(
         "--parallel",
+        dest="max_parallel",
         type=whole(1, _MOST_PARALLEL),
         default=default,
         metavar="N",
@@ -188,7 +194,7 @@ def add_parallel(parser: argparse._ActionsContainer, default: int, of: str) -> N
 
 def add_threads(parser: argparse._ActionsContainer, purpose: str) -> None:
     """Add the number of threads."""
-    parser.add_argument("--threads", "-t", type=whole(1, MOST_THREADS), metavar="N", help=purpose)
+    parser.add_argument("--threads", "-t", dest="n_threads", type=whole(1, MOST_THREADS), metavar="N", help=purpose)
 
 
 def add_context_arguments(parser: argparse.ArgumentParser) -> None:
@@ -197,6 +203,7 @@ def add_context_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--ctx-size",
         "-c",
+        dest="n_ctx",
         type=whole(0),
         default=4096,
         metavar="N",
@@ -206,6 +213,7 @@ def add_context_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--threads-batch",
         "-tb",
+        dest="n_threads_batch",
         type=whole(1, MOST_THREADS),
         metavar="N",
         help="threads for batches of several tokens, default: as --threads",
@@ -215,10 +223,11 @@ def add_context_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "off"),
         help="specllama's kernels for quantized weights on the CPU, or llama.cpp's (off); default auto",
     )
-    for name, short, of in (("--cache-type-k", "-ctk", "keys"), ("--cache-type-v", "-ctv", "values")):
+    for letter, of in (("k", "keys"), ("v", "values")):
         group.add_argument(
-            name,
-            short,
+            f"--cache-type-{letter}",
+            f"-ct{letter}",
+            dest=f"type_{letter}",
             type=str.upper,
             choices=CACHE_TYPES,
             metavar="TYPE",
@@ -230,7 +239,13 @@ def add_context_arguments(parser: argparse.ArgumentParser) -> None:
 def add_sampling_arguments(parser: argparse.ArgumentParser, seed: str = _SEED) -> None:
     """Add the sampler chain and its seed. `seed` is the help text of the seed."""
     group = parser.add_argument_group("sampling (defaults are llama-cpp-python's, unless the command says another)")
-    group.add_argument("--temp", type=usable("temperature", float), metavar="T", help="the temperature; 0 is greedy")
+    group.add_argument(
+        "--temp",
+        dest="temperature",
+        type=usable("temperature", float),
+        metavar="T",
+        help="the temperature; 0 is greedy",
+    )
     group.add_argument(
         "--top-k", type=whole(-1), metavar="K", help="choose among the K likeliest tokens; 0 or -1 for all"
     )
@@ -258,31 +273,18 @@ def add_server_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def server_sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The keyword arguments of a completion for llama-server's samplers."""
-    from specllama.engine import SAMPLERS
-
-    return _given(**{name: getattr(arguments, name) for name in SAMPLERS})
-
-
 def context_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments of `specllama.Llama` for the context. The default threads are those that `tune` uses."""
     from specllama.backend.cpu import default_threads
 
-    threads = arguments.threads or default_threads()
-    return _given(
-        n_ctx=arguments.ctx_size,
-        n_threads=threads,
-        n_threads_batch=arguments.threads_batch or threads,
-        n_gpu_layers=arguments.n_gpu_layers,
-        kernels=arguments.kernels,
-        type_k=_cache_type(arguments.cache_type_k),
-        type_v=_cache_type(arguments.cache_type_v),
-    )
-
-
-def _cache_type(name: str | None) -> int | None:
-    return None if name is None else CACHE_TYPES[name][0]
+    threads = arguments.n_threads or default_threads()
+    types = _given_of(arguments, "type_k", "type_v")
+    return {
+        **_given_of(arguments, "n_ctx", "n_gpu_layers", "kernels"),
+        **{name: CACHE_TYPES[value][0] for name, value in types.items()},
+        "n_threads": threads,
+        "n_threads_batch": arguments.n_threads_batch or threads,
+    }
 
 
 def draft_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -297,23 +299,22 @@ def draft_options(arguments: argparse.Namespace) -> dict[str, Any]:
     corpus, inner = arguments.lookup_corpus, arguments.draft_of_draft
     if inner is not None and arguments.draft_model is None:
         raise UsageError("--draft-of-draft (-mdd) is for a draft model: give one with --draft-model (-md), too")
-    return _given(
-        draft_model=_only(arguments.draft_model),
-        draft_kwargs=None if inner is None else {"draft_model": inner},
-        lookup_corpus=None if corpus is None else read_text(corpus, "a lookup corpus"),
-        num_draft_tokens=arguments.num_draft_tokens,
-        max_draft_tokens=arguments.max_draft_tokens,
-        verify=arguments.verify,
-        cache_tokens=getattr(arguments, "cache_tokens", None),
-        cache_ram=getattr(arguments, "cache_ram", None),
-    )
+    names = ("num_draft_tokens", "max_draft_tokens", "verify", "cache_tokens", "cache_ram")
+    found = _given_of(arguments, "draft_model", *names)
+    if len(found.get("draft_model", ())) == 1:
+        (found["draft_model"],) = found["draft_model"]
+    if inner is not None:
+        found["draft_kwargs"] = {"draft_model": inner}
+    if corpus is not None:
+        found["lookup_corpus"] = read_text(corpus, "a lookup corpus")
+    return found
 
 
 def both_classes(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     """The keyword arguments of `llama_cpp.Llama` and of `specllama.Llama` for one target."""
     from specllama.models import resolve
 
-    context = {"model_path": resolve(arguments.model), **context_options(arguments)}
+    context = {"model_path": resolve(arguments.model_path), **context_options(arguments)}
     theirs = {name: value for name, value in context.items() if name != "kernels"}
     if values_of_block(context.get("type_v")) > 1:  # specllama turns flash attention on for these by itself
         theirs["flash_attn"] = True
@@ -322,14 +323,14 @@ def both_classes(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[st
 
 def sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments of a completion for the sampler chain."""
-    return _given(
-        temperature=arguments.temp,
-        top_k=arguments.top_k,
-        top_p=arguments.top_p,
-        min_p=arguments.min_p,
-        repeat_penalty=arguments.repeat_penalty,
-        seed=arguments.seed,
-    )
+    return _given_of(arguments, "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed")
+
+
+def completion_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The keyword arguments of a completion for all samplers, and for its length."""
+    from specllama.engine import SAMPLERS
+
+    return {**sampling_options(arguments), **_given_of(arguments, "max_tokens", *SAMPLERS)}
 
 
 def read_prompts(paths: Iterable[Path]) -> tuple[list[Prompt], list[str]]:
@@ -370,20 +371,18 @@ def load_llama(arguments: argparse.Namespace, *, draft_if_none: str | None = Non
     from specllama import Llama
 
     drafted = {"draft_model": draft_if_none, **draft_options(arguments)}
-    llm = Llama(arguments.model, verbose=False, **drafted, **context_options(arguments))
+    llm = Llama(arguments.model_path, verbose=False, **drafted, **context_options(arguments))
     if getattr(arguments, "share_lookups", False):
         llm.engine.keep_answers()
-    if arguments.ctx_size not in (0, llm.n_ctx()):
+    if arguments.n_ctx not in (0, llm.n_ctx()):
         print(
-            f"specllama: --ctx-size {arguments.ctx_size} became {llm.n_ctx()}: llama.cpp takes multiples of 256",
+            f"specllama: --ctx-size {arguments.n_ctx} became {llm.n_ctx()}: llama.cpp takes multiples of 256",
             file=sys.stderr,
         )
     return llm
 
 
-def _only(drafts: list[str] | None) -> str | list[str] | None:
-    return drafts[0] if drafts is not None and len(drafts) == 1 else drafts
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
+def _given_of(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Those of these arguments that the command has, and the user has given."""
+    found = {name: getattr(arguments, name, None) for name in names}
+    return {name: value for name, value in found.items() if value is not None}

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specllama.backend.streams import is_terminal, show
 from specllama.commands import arguments as common
@@ -84,10 +84,12 @@ def run(arguments: argparse.Namespace) -> int:
         with contextlib.closing(llm):
             from specllama.batch.batch import Batch
 
-            name = Path(arguments.model).name
-            batch = Batch(llm, arguments.input, answers, defaults=_defaults(arguments), name=name)
+            name = Path(arguments.model_path).name
+            batch = Batch(llm, arguments.input, answers, defaults=common.completion_options(arguments), name=name)
             try:
-                batch.run(min(arguments.parallel, survey.num_lines - survey.num_done), _shown(arguments, survey))
+                batch.run(
+                    min(arguments.max_parallel, survey.num_lines - survey.num_done), _progress_of(arguments, survey)
+                )
             except (KeyboardInterrupt, SystemExit) as error:
                 interrupted = error
     _report(arguments, batch, survey, answers.num_whole())
@@ -122,20 +124,13 @@ def _require_server(survey: Survey) -> None:
         raise ImportError(f'lines in OpenAI\'s format need {missing}: pip install "specllama[server]"')
 
 
-def _defaults(arguments: argparse.Namespace) -> dict[str, Any]:
-    options = {**common.sampling_options(arguments), **common.server_sampling_options(arguments)}
-    if arguments.max_tokens is not None:
-        options["max_tokens"] = arguments.max_tokens
-    return options
-
-
-def _shown(arguments: argparse.Namespace, survey: Survey) -> Shown | None:
+def _progress_of(arguments: argparse.Namespace, survey: Survey) -> Shown | None:
     from specllama.many.progress import progress_bar
 
     if arguments.quiet:
         return None
-    shown = progress_bar if is_terminal(sys.stderr) else _progress_lines
-    return functools.partial(shown, total=survey.num_lines, num_done=survey.num_done)
+    follow = progress_bar if is_terminal(sys.stderr) else _progress_lines
+    return functools.partial(follow, total=survey.num_lines, num_done=survey.num_done)
 
 
 def _progress_lines(outcomes: Iterator[Outcome], total: int, num_done: int) -> Generator[Outcome, None, None]:
@@ -146,14 +141,14 @@ def _progress_lines(outcomes: Iterator[Outcome], total: int, num_done: int) -> G
     under_way.acquire()
     num_new = num_tokens = 0
 
-    def tell() -> None:
+    def report() -> None:
         while not under_way.acquire(timeout=_LINE_SECONDS):
             seconds = time.monotonic() - started
             left = f"; {duration(seconds / num_new * (total - num_done - num_new))} left" if num_new else ""
             show(f"{num_done + num_new} of {total} answers, {num_tokens / seconds:.1f} tokens/s{left}\n")
 
     try:
-        threading.Thread(target=tell, name="specllama-progress", daemon=True).start()
+        threading.Thread(target=report, name="specllama-progress", daemon=True).start()
         for outcome in outcomes:
             num_new += 1
             num_tokens += outcome.stats.num_tokens

@@ -100,7 +100,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     common.add_model_arguments(parser)
     common.add_sampling_arguments(parser)
-    parser.set_defaults(temp=0.0)
+    parser.set_defaults(temperature=0.0)
     return parser
 
 
@@ -150,7 +150,7 @@ def run(arguments: argparse.Namespace) -> int:
         with contextlib.closing(llm):
             bench = Bench(llm, prompts, plan)
             try:
-                bench.run(_shown_in(progress, len(plan.modes)), progress.note)
+                bench.run(_reporting_to(progress, len(plan.modes)), progress.note)
             finally:
                 progress.stop()
                 if bench.runs:
@@ -178,7 +178,7 @@ def _against(prompts: list[Prompt], problems: list[str], plan: Plan, arguments: 
         for problem in [*problems, "loading"]:
             progress.note(problem)
         try:
-            against.run(_shown_in(progress, len(plan.modes) + 1), progress.note)
+            against.run(_reporting_to(progress, len(plan.modes) + 1), progress.note)
         finally:
             progress.stop()
             if against.calls:
@@ -188,7 +188,7 @@ def _against(prompts: list[Prompt], problems: list[str], plan: Plan, arguments: 
     return 0
 
 
-def _shown_in(progress: Steps, num_modes: int) -> Callable[[Run | Call, int, int], None]:
+def _reporting_to(progress: Steps, num_modes: int) -> Callable[[Run | Call, int, int], None]:
     """A function that shows each run. Without a bar, it prints one line for all modes of a prompt."""
     turn: list[Run | Call] = []
 

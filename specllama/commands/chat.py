@@ -55,12 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Answer messages until they end. A script exits with 1 if any of its lines has failed."""
     from specllama import Conversation
 
-    options = {**common.sampling_options(arguments), **common.server_sampling_options(arguments)}
-    if arguments.max_tokens is not None:
-        options["max_tokens"] = arguments.max_tokens
     on_terminal = is_terminal(sys.stdin)
     with contextlib.closing(common.load_llama(arguments)) as llm:
-        chat = Chat(Conversation(llm, arguments.system, **options), origins=arguments.origins)
+        chat = Chat(
+            Conversation(llm, arguments.system, **common.completion_options(arguments)), origins=arguments.origins
+        )
         if not on_terminal:
             chat.run(_messages(_line_of_script))
             return int(chat.failed)

@@ -33,7 +33,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "--prompt", "-p", type=utf8_text, metavar="TEXT", help="a user's message; - reads it from stdin"
     )
     add_max_tokens(parser, 128)
-    parser.add_argument("--temp", type=float, default=0.0, metavar="T", help="the temperature, default 0 (greedy)")
+    parser.add_argument(
+        "--temp", dest="temperature", type=float, default=0.0, metavar="T", help="the temperature, default 0 (greedy)"
+    )
     add_num_draft_tokens(parser)
     add_threads(parser, "threads, default: what suits this machine")
     return parser
@@ -56,11 +58,19 @@ def run(arguments: argparse.Namespace) -> int:
     pair = choose_pair(target, draft, gpu=gpu, kernels=kernels, memory=psutil.virtual_memory().available)
     _say(pair.reason)
     line = ["-m", _in_type(target, pair.target_type), "-md", _in_type(draft, pair.draft_type), "-c", "2048", "--chat"]
-    line += ["-n", str(arguments.max_tokens), f"--temp={arguments.temp}", "--against", "llama_cpp", "-p", _PROMPT]
+    line += [
+        "-n",
+        str(arguments.max_tokens),
+        f"--temp={arguments.temperature}",
+        "--against",
+        "llama_cpp",
+        "-p",
+        _PROMPT,
+    ]
     line += ["-ngl", "-1"] if gpu else []
     compared = compare.add_parser(argparse.ArgumentParser().add_subparsers()).parse_args(line)
     compared.prompt = compared.prompt if arguments.prompt is None else arguments.prompt
-    compared.threads, compared.num_draft_tokens = arguments.threads, arguments.num_draft_tokens
+    compared.n_threads, compared.num_draft_tokens = arguments.n_threads, arguments.num_draft_tokens
     _say(f"loading {target.title} and its draft {draft.title}")
     return compare.run(compared, f"{target.title} {pair.target_type}, draft {draft.title} {pair.draft_type}")
 

@@ -99,12 +99,12 @@ def _forget(model: str | None) -> int:
 
 def remember_gains(survey: Survey, gains: Mapping[str, Gain | str]) -> None:
     """Keep what was measured for ``-md auto``."""
-    from specllama.commands.steps import goes_on
+    from specllama.commands.steps import errors_reported
     from specllama.engine import remember
 
     measured = {name: (gain.ratio, gain.error) for name, gain in gains.items() if not isinstance(gain, str)}
     if measured:
-        with goes_on("what was measured cannot be kept for -md auto"):
+        with errors_reported("what was measured cannot be kept for -md auto"):
             remember(survey, measured)
 
 
@@ -131,11 +131,11 @@ def _measured(survey: Survey, arguments: argparse.Namespace) -> dict[str, Gain |
     from specllama.commands.steps import steps
     from specllama.evidence.draft_pays import gain_of
 
-    threads = arguments.threads or default_threads()
+    threads = arguments.n_threads or default_threads()
     settings: dict[str, Any] = {"n_ctx": _CTX_SIZE, "n_threads": threads, "n_threads_batch": threads}
     gains: dict[str, Gain | str] = {}
     with steps() as progress:
-        for draft in [*(one.draft_model for one in _shown(survey)), _LOOKUP]:
+        for draft in [*(one.draft_model for one in _listed(survey)), _LOOKUP]:
             progress.note(f"with {os.path.basename(draft)}")
             try:
                 with contextlib.closing(
@@ -192,7 +192,7 @@ def _as_text(survey: Survey, gains: dict[str, Gain | str]) -> str:
         plain = KeptCurves().plain_speed(survey.path)
         beside = "" if plain is None else f" (plain decoding: {plain:.1f} tokens/s)"
         lines += [f"On this machine{beside}:", "", _table(survey), ""]
-    if more := len(survey.usable) - len(_shown(survey)):
+    if more := len(survey.usable) - len(_listed(survey)):
         lines += [f"And {more} more models of other tokenizers (-o json).", ""]
     lines += [
         f"- {_short(survey, one.draft_model)} cannot be used: {one.why_not}" for one in survey.found if one.why_not
@@ -216,7 +216,7 @@ def _table(survey: Survey) -> str:
 
     rows = [("draft", "kind", "where", "tokens", "cost", "accepted", "pays from", "expected", "with prompt", "memory")]
     expectations = KeptCurves().expected(survey)
-    for draft in _shown(survey):
+    for draft in _listed(survey):
         known = expectations[draft.draft_model]
         rows.append(
             (
@@ -235,7 +235,7 @@ def _table(survey: Survey) -> str:
     return table(rows[0], rows[1:], left=rows[0])
 
 
-def _shown(survey: Survey) -> list[FoundDraft]:
+def _listed(survey: Survey) -> list[FoundDraft]:
     """The usable drafts. Of models of other tokenizers only the cheapest are shown."""
     foreign = [draft for draft in survey.usable if draft.kind == "foreign"]
     return [draft for draft in survey.usable if draft not in foreign[_MOST_FOREIGN:]]

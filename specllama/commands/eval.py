@@ -62,7 +62,7 @@ def _add_multiply(subparsers: Subparsers) -> None:
         help="the digits of the factors, default 2x1,2x2",
     )
     _add_common(parser, max_tokens=32)
-    parser.set_defaults(experiment=_multiply, temp=1.0)
+    parser.set_defaults(experiment=_multiply, temperature=1.0)
 
 
 def _add_humaneval(subparsers: Subparsers) -> None:
@@ -95,7 +95,7 @@ def _add_humaneval(subparsers: Subparsers) -> None:
         help="megabytes for each program, default 1024",
     )
     _add_common(parser, max_tokens=512)
-    parser.set_defaults(experiment=_humaneval, temp=0.2)
+    parser.set_defaults(experiment=_humaneval, temperature=0.2)
 
 
 def _add_common(parser: argparse.ArgumentParser, max_tokens: int) -> None:
@@ -150,7 +150,7 @@ def _evaluate(arguments: argparse.Namespace, name: str, prompts: Sequence[Prompt
         evaluation = Evaluation(llm, name, prompts, grade, **options)
         try:
             with steps() as progress:
-                evaluation.run(_shown_in(progress))
+                evaluation.run(_reporting_to(progress))
         finally:
             if evaluation.records:
                 result = evaluation.result()
@@ -159,7 +159,7 @@ def _evaluate(arguments: argparse.Namespace, name: str, prompts: Sequence[Prompt
     return 0
 
 
-def _shown_in(progress: Steps) -> Callable[[Record, int, int], None]:
+def _reporting_to(progress: Steps) -> Callable[[Record, int, int], None]:
     """A function that shows how many answers are right. Without a bar, it prints a line for every tenth of the way."""
     right = [0, 0]
 

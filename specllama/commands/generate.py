@@ -47,8 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         generation = Generation(llm)
         interrupted: BaseException | None = None
         try:
-            options = {**common.sampling_options(arguments), **common.server_sampling_options(arguments)}
-            for text in generation.stream(prompt, chat=arguments.chat, max_tokens=arguments.max_tokens, **options):
+            for text in generation.stream(prompt, chat=arguments.chat, **common.completion_options(arguments)):
                 if not arguments.json:
                     print_piece(out, text)
         except (KeyboardInterrupt, SystemExit) as error:
@@ -117,13 +116,13 @@ class Generation:
             chunks = self._llm.create_completion(prompt, stream=True, **options)
         for chunk in chunks:
             choice = chunk["choices"][0]
-            piece = self._said(choice["delta"]) if chat else choice["text"]
+            piece = self._text_of(choice["delta"]) if chat else choice["text"]
             self.finish_reason = choice["finish_reason"] or self.finish_reason
             if piece:
                 self.text += piece
                 yield piece
 
-    def _said(self, delta: dict[str, Any]) -> str:
+    def _text_of(self, delta: dict[str, Any]) -> str:
         """The text of a chunk. Thoughts are shown, too, with an empty line between them and the answer."""
         thought, content = delta.get("reasoning_content", ""), delta.get("content") or ""
         self._is_thinking = self._is_thinking or bool(thought)

@@ -8,26 +8,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-_PYTHON = {
-    "--model-path": "--model",
-    "--n-ctx": "--ctx-size",
-    "--n-threads": "--threads",
-    "--n-threads-batch": "--threads-batch",
-    "--type-k": "--cache-type-k",
-    "--type-v": "--cache-type-v",
-    "--max-parallel": "--parallel",
-    "--temperature": "--temp",
-    "--clip-model-path": "--mmproj",
-    "--model-alias": "--alias",
-}
-"""Names of Python's parameters whose options are called otherwise."""
-
 
 class Parser(argparse.ArgumentParser):
     """The parser of a command.
 
-    Every option is understood with the name of its parameter in Python, too, and with ``_`` or ``-`` between words.
-    ``--help`` shows one name.
+    Every option is understood with the name of its parameter in Python, too, which is its ``dest``, and with ``_`` or
+    ``-`` between words. ``--help`` shows one name.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -80,9 +66,7 @@ class Parser(argparse.ArgumentParser):
             known |= {name: name for name in names}
             if names:
                 known.setdefault("--" + action.dest.replace("_", "-"), names[0])
-        return known | {
-            name: known[option] for name, option in _PYTHON.items() if option in known and name not in known
-        }
+        return known
 
     def _by_its_name(self, word: str, known: dict[str, str]) -> str:
         given, equals, value = word.partition("=")

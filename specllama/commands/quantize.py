@@ -47,7 +47,13 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="the file to write; default: in the cache for a name, beside the model for a file",
     )
     parser.add_argument(
-        "--threads", "-t", type=whole(0, MOST_THREADS), default=0, metavar="N", help="threads, default: all cores"
+        "--threads",
+        "-t",
+        dest="n_threads",
+        type=whole(0, MOST_THREADS),
+        default=0,
+        metavar="N",
+        help="threads, default: all cores",
     )
     parser.add_argument("--force", "-f", action="store_true", help="replace a file that exists")
     return parser
@@ -59,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         not_both = "" if arguments.type is None else ", and not both"
         raise UsageError(f"give a TYPE, or --as-draft TARGET to find the best one{not_both}")
     if arguments.as_draft is None:
-        print(make(arguments.model, arguments.type, arguments.output, arguments.threads, arguments.force))
+        print(make(arguments.model, arguments.type, arguments.output, arguments.n_threads, arguments.force))
     else:
         print(make_best_draft(arguments))
     return 0
@@ -72,7 +78,7 @@ def make_best_draft(arguments: argparse.Namespace) -> str:
         The path of the new file, or of the model itself if no other type is faster.
     """
     import specllama
-    from specllama.commands.steps import shown_in_tenths, steps
+    from specllama.commands.steps import in_tenths, steps
     from specllama.evidence.draft_types import CANDIDATES
     from specllama.models import HEADER_ROOM, check_model, make_folder, planned, require_room, write_quantized
 
@@ -85,15 +91,17 @@ def make_best_draft(arguments: argparse.Namespace) -> str:
     plans = planned(model, outputs)
     require_room(folder / "drafts", sum(one.size + HEADER_ROOM for one in plans.values()))
     with tempfile.TemporaryDirectory(prefix=".as-draft.", dir=folder) as scratch, steps() as progress:
-        shown = shown_in_tenths(progress)
+        on_progress = in_tenths(progress)
         drafts = {_AS_IT_IS: model}
         for name in outputs:
             if (fallback := plans[name].fallback(name)) is not None:
                 progress.note(f"{fallback}: {plans[name]}")
             path = Path(scratch) / f"{name}.gguf"
-            drafts[name] = write_quantized(model, name, output=path, threads=arguments.threads, on_progress=shown)
+            drafts[name] = write_quantized(
+                model, name, output=path, threads=arguments.n_threads, on_progress=on_progress
+            )
         progress.note(f"answering with {len(drafts)} drafts by turns")
-        types = _compared(arguments, drafts, shown)
+        types = _compared(arguments, drafts, on_progress)
         _show(types)
         best = types[0].name
         if best == _AS_IT_IS:
@@ -121,17 +129,17 @@ def _outputs(arguments: argparse.Namespace, model: Path, types: Iterable[str]) -
     return outputs
 
 
-def _compared(arguments: argparse.Namespace, drafts: dict[str, Path], shown: OnAnswer) -> list[DraftType]:
+def _compared(arguments: argparse.Namespace, drafts: dict[str, Path], on_progress: OnAnswer) -> list[DraftType]:
     from specllama import Llama
     from specllama.backend.cpu import default_threads
     from specllama.evidence.draft_types import compare_types
     from specllama.prompts import builtin_prompts, limited
 
-    threads = arguments.threads or default_threads()
+    threads = arguments.n_threads or default_threads()
     options: dict[str, Any] = {"n_ctx": _CTX_SIZE, "n_threads": threads, "n_threads_batch": threads}
     first = str(next(iter(drafts.values())))
     with contextlib.closing(Llama(arguments.as_draft, draft_model=first, verbose=False, **options)) as llm:
-        return compare_types(llm, drafts, limited(builtin_prompts(), 1), on_answer=shown)
+        return compare_types(llm, drafts, limited(builtin_prompts(), 1), on_answer=on_progress)
 
 
 def _show(types: list[DraftType]) -> None:
@@ -165,7 +173,7 @@ def make(model: str, file_type: str, output: Path | None = None, threads: int = 
         FileExistsError: the file exists, and may not be replaced.
         ValueError: the model cannot be quantized, or the output is no name for a new file.
     """
-    from specllama.commands.steps import shown_in_tenths, steps
+    from specllama.commands.steps import in_tenths, steps
     from specllama.models import check_model, default_output, require_free_place, what_stays_lost, write_quantized
 
     is_path = os.path.exists(model)
@@ -180,9 +188,9 @@ def make(model: str, file_type: str, output: Path | None = None, threads: int = 
     with steps() as progress:
         if (note := what_stays_lost(model, file_type)) is not None:
             progress.note(f"note: {note}")
-        shown = shown_in_tenths(progress)
+        on_progress = in_tenths(progress)
         made = write_quantized(
-            model, file_type, output=destination, threads=threads, on_progress=shown, on_note=progress.note
+            model, file_type, output=destination, threads=threads, on_progress=on_progress, on_note=progress.note
         )
         return str(made)
 

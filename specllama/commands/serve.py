@@ -37,10 +37,18 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     common.add_model_arguments(parser)
     group = parser.add_argument_group("server")
     group.add_argument(
-        "--mmproj", type=Path, metavar="FILE", help="the model's part that reads images; with it, chats may have images"
+        "--mmproj",
+        dest="clip_model_path",
+        type=Path,
+        metavar="FILE",
+        help="the model's part that reads images; with it, chats may have images",
     )
     group.add_argument(
-        "--alias", type=common.utf8_text, metavar="NAME", help="the model's name in answers; default: its file's name"
+        "--alias",
+        dest="model_alias",
+        type=common.utf8_text,
+        metavar="NAME",
+        help="the model's name in answers; default: its file's name",
     )
     group.add_argument(
         "--host", default="127.0.0.1", help="the address to listen on, default 127.0.0.1: this machine only"
@@ -122,10 +130,10 @@ def run(arguments: argparse.Namespace) -> int:
         from specllama.server.serving import give_back_freed_memory
     except ModuleNotFoundError as error:
         raise ImportError(f'the server needs {error.name}: pip install "specllama[server]"') from error
-    if arguments.cache_tokens is not None and arguments.parallel == 1:
+    if arguments.cache_tokens is not None and arguments.max_parallel == 1:
         raise common.UsageError("--cache-tokens is for several requests at once: give --parallel, too, or leave it out")
     api_key = arguments.api_key if arguments.api_key is not None else os.environ.get(_KEY_VARIABLE)
-    own, *hosts = [checked_host(host) for host in (arguments.host, *arguments.allowed_hosts)]
+    host, *hosts = [checked_host(host) for host in (arguments.host, *arguments.allowed_hosts)]
     if arguments.log:
         log_to_stderr()
     give_back_freed_memory()
@@ -133,26 +141,26 @@ def run(arguments: argparse.Namespace) -> int:
         llm = common.load_llama(arguments)
         with contextlib.ExitStack() as stack:
             stack.enter_context(contextlib.closing(llm))
-            if arguments.mmproj is not None:
-                give_image_handler(llm, arguments.mmproj)
+            if arguments.clip_model_path is not None:
+                give_image_handler(llm, arguments.clip_model_path)
             embedder = None
             if arguments.embedding_model is not None:
                 embedder = stack.enter_context(_opened_embedder(arguments))
-            name = arguments.alias or Path(arguments.model).name
+            name = arguments.model_alias or Path(arguments.model_path).name
             app = create_app(
                 llm,
                 name=name,
                 api_key=api_key,
                 max_waiting=arguments.max_waiting,
-                max_parallel=arguments.parallel,
+                max_parallel=arguments.max_parallel,
                 allowed_hosts=hosts,
-                host=own,
+                host=host,
                 max_body=arguments.max_body,
                 embedder=embedder,
             )
-            tell = functools.partial(_tell, name, bound, has_key=api_key is not None)
+            announce = functools.partial(_announce, name, bound, has_key=api_key is not None)
             try:
-                serve_until_signal(app, bound, lambda text: show(f"{text}\n"), tell)
+                serve_until_signal(app, bound, lambda text: show(f"{text}\n"), announce)
             finally:
                 for worker in {app.state.worker, app.state.embedding_worker}:
                     worker.shut_down()
@@ -169,12 +177,12 @@ def _opened_embedder(arguments: argparse.Namespace) -> contextlib.closing[Llama]
     context = common.context_options(arguments)
     for name in ("type_k", "type_v"):  # an encoder has no KV cache
         context.pop(name, None)
-    size = min(arguments.ctx_size or _USUAL_EMBEDDED, _MOST_EMBEDDED)
+    size = min(arguments.n_ctx or _USUAL_EMBEDDED, _MOST_EMBEDDED)
     size = min(size, trained_context(path) or size)
     return open_embedder(path, verbose=False, **{**context, "n_ctx": size, "n_batch": size})
 
 
-def _tell(name: str, bound: socket.socket, *, has_key: bool) -> None:
+def _announce(name: str, bound: socket.socket, *, has_key: bool) -> None:
     """Say where the server listens."""
     host, port = bound.getsockname()[:2]
     print(f"serving {name} on http://{f'[{host}]' if ':' in host else host}:{port}", file=sys.stderr)

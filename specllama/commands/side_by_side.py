@@ -49,15 +49,15 @@ def show(out: Console, llm: Llama, prompt: str | Prompt, **options: Any) -> comp
 @contextlib.contextmanager
 def _in_turn(out: Console) -> Iterator[Any]:
     """A context manager that gives a function for printing the tokens: one text after the other."""
-    shown = ""
+    current = ""
 
     def on_token(way: str, token: Token) -> None:
-        nonlocal shown
-        if way != shown:
-            if shown:
+        nonlocal current
+        if way != current:
+            if current:
                 out.print()
             out.rule(f"{way} decoding")
-            shown = way
+            current = way
         print_piece(out, token.text)
 
     try:

@@ -68,7 +68,7 @@ class Steps:
 
 
 @contextlib.contextmanager
-def goes_on(what: str) -> Iterator[None]:
+def errors_reported(what: str) -> Iterator[None]:
     """A context manager for what follows long work. If it fails, that is said on stderr, and the command goes on.
 
     Args:
@@ -91,7 +91,7 @@ def steps() -> Iterator[Steps]:
         progress.stop()
 
 
-def shown_in_tenths(progress: Steps) -> Callable[[str, int, int], None]:
+def in_tenths(progress: Steps) -> Callable[[str, int, int], None]:
     """A function of (step, done, total) that shows each step on a terminal, and every tenth of the way elsewhere."""
     tenths = 0
 

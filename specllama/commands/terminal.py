@@ -34,11 +34,11 @@ def harmless(text: str) -> str:
 
 def print_piece(out: Console, piece: str, style: str = "") -> None:
     """Print a piece of a model's text. On a terminal, its control characters are made visible."""
-    shown = harmless(piece) if out.is_terminal else piece
+    piece = harmless(piece) if out.is_terminal else piece
     if out.is_terminal and style:
-        out.print(Text(shown, style), end="", soft_wrap=True)
+        out.print(Text(piece, style), end="", soft_wrap=True)
     else:  # rich would replace tabs
-        print(shown, end="", file=out.file, flush=True)
+        print(piece, end="", file=out.file, flush=True)
 
 
 def gigabytes(size: int) -> str:

@@ -93,7 +93,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="the most tokens of an answer to learn from, default 256",
     )
     parser.add_argument(
-        "--parallel", type=whole(1, 64), default=16, metavar="N", help="texts to write at once, default 16"
+        "--parallel",
+        dest="max_parallel",
+        type=whole(1, 64),
+        default=16,
+        metavar="N",
+        help="texts to write at once, default 16",
     )
     add_threads(parser, "threads for everything, default: what suits this machine")
     return parser
@@ -102,7 +107,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Train a head, and report whether it makes decoding faster."""
     from specllama.backend.cpu import default_threads
-    from specllama.commands.steps import goes_on
+    from specllama.commands.steps import errors_reported
     from specllama.training.train import Budget, require_usable
 
     arguments.kind = arguments.kind or _usual_kind(arguments)
@@ -114,15 +119,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.start is not None and not arguments.start.is_file():
         raise UsageError(f"--from {arguments.start}: there is no such file")
     hours = _HOURS if arguments.hours is None and arguments.tokens is None else arguments.hours
-    budget = Budget(hours, arguments.tokens, arguments.max_tokens, arguments.parallel)
-    threads = arguments.threads or default_threads()
+    budget = Budget(hours, arguments.tokens, arguments.max_tokens, arguments.max_parallel)
+    threads = arguments.n_threads or default_threads()
     skipped = _skipped(arguments.text)
     try:
         made, path, gains = _train(arguments, budget, threads, skipped)
     except (KeyboardInterrupt, SystemExit):
         print("specllama: the same command goes on where it was", file=sys.stderr)
         raise
-    with goes_on("what was measured cannot be kept for -md auto"):
+    with errors_reported("what was measured cannot be kept for -md auto"):
         chosen = _chosen(made.target, path, gains) if gains else None
         show(f"{_verdict(path, gains, chosen)}\n")
     print(path)
@@ -139,13 +144,13 @@ def _train(
     arguments: argparse.Namespace, budget: Budget, threads: int, skipped: list[str]
 ) -> tuple[Trained, Path, Gains | None]:
     """Train, and compare. Returns the result, the draft's path, and what was measured; None if nothing could be."""
-    from specllama.commands.steps import goes_on, steps
+    from specllama.commands.steps import errors_reported, steps
     from specllama.training.train import trained
 
     with contextlib.ExitStack() as stack:
-        shown = _Shown(stack.enter_context(steps()))
+        reporter = _Reporter(stack.enter_context(steps()))
         for note in skipped:
-            shown.note(note)
+            reporter.note(note)
         made = stack.enter_context(
             trained(
                 arguments.model,
@@ -157,17 +162,19 @@ def _train(
                 small=arguments.draft,
                 threads=threads,
                 force=arguments.force,
-                progress=shown,
+                progress=reporter,
             )
         )
-        shown.note("which type of its weights is the fastest here, and is it faster than plain decoding, and lookup?")
+        reporter.note(
+            "which type of its weights is the fastest here, and is it faster than plain decoding, and lookup?"
+        )
         best, gains = next(iter(made.heads)), None
-        with goes_on("the draft is trained, and cannot be compared with plain decoding"):
-            best, gains = _measured(made, max(16, arguments.max_tokens // 4), threads, shown)
+        with errors_reported("the draft is trained, and cannot be compared with plain decoding"):
+            best, gains = _measured(made, max(16, arguments.max_tokens // 4), threads, reporter)
         return made, made.keep(best), gains
 
 
-def _measured(made: Trained, most: int, threads: int, shown: _Shown) -> tuple[str, Gains]:
+def _measured(made: Trained, most: int, threads: int, reporter: _Reporter) -> tuple[str, Gains]:
     """The fastest type of the draft's weights, and what the draft gains with it."""
     import specllama
     from specllama.engine import LOOKUP
@@ -178,11 +185,11 @@ def _measured(made: Trained, most: int, threads: int, shown: _Shown) -> tuple[st
         return contextlib.closing(specllama.Llama(made.target, draft_model=draft, verbose=False, **n))
 
     with opened(str(next(iter(made.heads.values())))) as llm:
-        best = fastest_type(llm, made.heads, most, shown.answered)
+        best = fastest_type(llm, made.heads, most, reporter.answered)
         llm.draft_model = str(made.heads[best])
-        gain = gain_of(llm, most, shown.answered)
+        gain = gain_of(llm, most, reporter.answered)
     with opened(LOOKUP) as llm:
-        by_lookup = gain_of(llm, most, lambda _, done, total: shown.answered(LOOKUP, done, total))
+        by_lookup = gain_of(llm, most, lambda _, done, total: reporter.answered(LOOKUP, done, total))
         return best, Gains(gain, by_lookup)
 
 
@@ -226,7 +233,7 @@ def _chosen(target: str, path: Path, gains: Gains) -> str | None:
     return str(path) if chosen in names else chosen
 
 
-class _Shown:
+class _Reporter:
     """Shows the progress of a training on stderr: each step on a terminal, and every tenth of it elsewhere."""
 
     def __init__(self, bar: Steps) -> None:

@@ -42,7 +42,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, and print the result."""
-    from specllama.commands.steps import goes_on, steps
+    from specllama.commands.steps import errors_reported, steps
     from specllama.engine import LOOKUP
     from specllama.evidence import tune
     from specllama.evidence.tune.report import to_text
@@ -50,12 +50,12 @@ def run(arguments: argparse.Namespace) -> int:
     with steps() as progress:
         progress.note("loading")
         with contextlib.closing(common.load_llama(arguments, draft_if_none=LOOKUP)) as llm:
-            result = tune.run(llm, on_progress=_shown_in(progress))
+            result = tune.run(llm, on_progress=_reporting_to(progress))
             have_kernels = bool(llm.engine.model.settings.kernels.instruction_set)
         try:
             if have_kernels:  # the first Llama is closed before, since two may not fit into memory
-                with goes_on("llama.cpp's own kernels cannot be measured"):
-                    result = _beside_llama_cpp(arguments, result, progress)
+                with errors_reported("llama.cpp's own kernels cannot be measured"):
+                    result = _with_llama_cpps_kernels(arguments, result, progress)
         finally:  # Ctrl-C leaves out the comparison only
             progress.stop()
             found = json.dumps(result.to_dict(), allow_nan=False) if arguments.output == "json" else to_text(result)
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _beside_llama_cpp(arguments: argparse.Namespace, result: TuneResult, progress: Steps) -> TuneResult:
+def _with_llama_cpps_kernels(arguments: argparse.Namespace, result: TuneResult, progress: Steps) -> TuneResult:
     """Add T(n) of the target with llama.cpp's own kernels to the result."""
     from specllama import Llama
     from specllama.cost_curve import measure_cost_curve
@@ -71,8 +71,8 @@ def _beside_llama_cpp(arguments: argparse.Namespace, result: TuneResult, progres
 
     progress.note("loading the target with llama.cpp's kernels")
     options = {**common.context_options(arguments), "kernels": "off"}
-    show = _shown_in(progress)
-    with contextlib.closing(Llama(arguments.model, draft_model=LOOKUP, verbose=False, **options)) as llm:
+    show = _reporting_to(progress)
+    with contextlib.closing(Llama(arguments.model_path, draft_model=LOOKUP, verbose=False, **options)) as llm:
         curve = measure_cost_curve(
             llm,
             "target",
@@ -84,15 +84,15 @@ def _beside_llama_cpp(arguments: argparse.Namespace, result: TuneResult, progres
     return dataclasses.replace(result, curves={**result.curves, _THEIRS: named})
 
 
-def _shown_in(progress: Steps) -> Callable[[str, int, int], None]:
+def _reporting_to(progress: Steps) -> Callable[[str, int, int], None]:
     """A function that shows the progress. It names each part when it begins, since each has its own speed."""
-    from specllama.commands.steps import shown_in_tenths
+    from specllama.commands.steps import in_tenths
 
-    show_tenths = shown_in_tenths(progress)
+    report = in_tenths(progress)
 
     def show(step: str, done: int, total: int) -> None:
         if done == 1:
             progress.note(f"measuring {step}")
-        show_tenths(step, done, total)
+        report(step, done, total)
 
     return show

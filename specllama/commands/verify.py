@@ -13,7 +13,7 @@ from specllama.commands import arguments as common
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
 
-_NOT_TOLD = 2  # the exit code if it could not be told; 1 means that a draft has changed something
+_UNDECIDED = 2  # the exit code if it could not be told; 1 means that a draft has changed something
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -62,13 +62,13 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     common.add_sampling_arguments(
         parser, seed="the seed of the texts and the samples, default 1; texts are sampled with N + 1, too"
     )
-    parser.set_defaults(seed=1, error_code=_NOT_TOLD)
+    parser.set_defaults(seed=1, error_code=_UNDECIDED)
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Verify. Whatever ends it, the results so far are printed."""
-    from specllama.commands.steps import shown_in_tenths, steps
+    from specllama.commands.steps import in_tenths, steps
     from specllama.engine import DEPENDENT_ON_DRAFT, checked_seed
     from specllama.evidence.verify import Verification
     from specllama.evidence.verify.report import to_text
@@ -93,11 +93,11 @@ def run(arguments: argparse.Namespace) -> int:
                 **sampling,
             )
             try:
-                verification.run(shown_in_tenths(progress))
+                verification.run(in_tenths(progress))
             finally:
                 progress.stop()
                 result = verification.result()
                 if result.texts:
                     found = json.dumps(result.to_dict(), allow_nan=False) if arguments.json else to_text(result)
                     print(found, flush=True)
-    return 1 if result.problems else _NOT_TOLD if result.untested else 0
+    return 1 if result.problems else _UNDECIDED if result.untested else 0

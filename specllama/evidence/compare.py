@@ -90,13 +90,13 @@ def run(
     stop = options.pop("stop", None) or []
     options["stop"] = [*([stop] if isinstance(stop, str) else stop), *rendered.stop]
     options_of = {"plain": {**options, "num_draft_tokens": 0}, "speculative": options}
-    for own in options_of.values():  # a warm-up, which brings both models' weights into memory
-        list(llm.generate_tokens(rendered.tokens, **{**own, "max_tokens": 2}))
+    for chosen in options_of.values():  # a warm-up, which brings both models' weights into memory
+        list(llm.generate_tokens(rendered.tokens, **{**chosen, "max_tokens": 2}))
     sides = {}
-    for way, own in options_of.items():
+    for way, chosen in options_of.items():
         llm.reset()
         tokens = []
-        for token in llm.generate_tokens(rendered.tokens, **own):
+        for token in llm.generate_tokens(rendered.tokens, **chosen):
             tokens.append(token)
             if on_token is not None:
                 on_token(way, token)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from specllama.prompts import builtin_prompts, limited
 
 from .answer import answer
-from .draft_types import OnAnswer, compare_types
+from .draft_types import OnAnswer, compare_types, mean_and_error
 from .plan import that_fit
 
 if TYPE_CHECKING:
@@ -69,9 +68,7 @@ def gain_of(llm: Llama, max_tokens: int, on_answer: OnAnswer) -> Gain:
     Raises:
         ValueError: no prompt fits.
     """
-    questions, too_long = that_fit(llm, limited(builtin_prompts(), 1), max_tokens)
-    if not questions:
-        raise ValueError(f"there is no prompt to measure: {too_long}")
+    questions, _ = that_fit(llm, limited(builtin_prompts(), 1), max_tokens)
     ratios, tokens = list[float](), 0
     per_drafter: list[tuple[str, DrafterStats]] = []
     for gamma in ("auto", 0):
@@ -87,7 +84,7 @@ def gain_of(llm: Llama, max_tokens: int, on_answer: OnAnswer) -> Gain:
                 tokens += stats.num_tokens
         ratios.append(seconds[0] / seconds["auto"])
         on_answer("plain decoding", number + 1, len(questions))
-    error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
-    own = [one for name, one in per_drafter if name != _LOOKUP or llm.draft_model == _LOOKUP]
-    accepted, drafted = sum(one.num_accepted_tokens for one in own), sum(one.num_draft_tokens for one in own)
-    return Gain(statistics.mean(ratios), error, accepted / max(1, drafted), drafted / max(1, tokens))
+    ratio, error = mean_and_error(ratios)
+    of_draft = [one for name, one in per_drafter if name != _LOOKUP or llm.draft_model == _LOOKUP]
+    accepted, drafted = sum(one.num_accepted_tokens for one in of_draft), sum(one.num_draft_tokens for one in of_draft)
+    return Gain(ratio, error, accepted / max(1, drafted), drafted / max(1, tokens))

@@ -68,9 +68,7 @@ def compare_types(
         ValueError: no prompt fits, a number below 1, or a file that is no draft for this target.
     """
     require_at_least(1, max_tokens=max_tokens, rounds=rounds)
-    questions, too_long = that_fit(llm, prompts, max_tokens)
-    if not questions:
-        raise ValueError(f"there is no prompt to measure: {too_long}")
+    questions, _ = that_fit(llm, prompts, max_tokens)
     found: dict[str, list[list[Stats]]] = {name: [[] for _ in questions] for name in drafts}
     names, done = list(drafts), 0
     for turn in range(rounds):
@@ -98,6 +96,12 @@ def within_error(types: Sequence[DraftType]) -> list[str]:
     ]
 
 
+def mean_and_error(ratios: Sequence[float]) -> tuple[float, float]:
+    """The mean, and its standard error: 0.0 for one ratio."""
+    error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
+    return statistics.mean(ratios), error
+
+
 def _stats(llm: Llama, rendered: RenderedPrompt, max_tokens: int) -> Stats:
     llm.reset()  # each answer decodes its own prompt
     return answer(llm, rendered, temperature=0.0, max_tokens=max_tokens).stats
@@ -111,10 +115,8 @@ def _draft_type(
     name: str, size: int, found: Sequence[Sequence[Stats]], speeds: Sequence[float], first: Sequence[float]
 ) -> DraftType:
     ratios = [one / other for one, other in zip(speeds, first, strict=True)]
-    error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
+    ratio, error = mean_and_error(ratios)
     all_stats = [one for of_prompt in found for one in of_prompt]
     drafted = sum(one.num_draft_tokens for one in all_stats)
     accepted = sum(one.num_accepted_tokens for one in all_stats)
-    return DraftType(
-        name, size, _speed(all_stats), statistics.mean(ratios), error, accepted / drafted if drafted else 0.0
-    )
+    return DraftType(name, size, _speed(all_stats), ratio, error, accepted / drafted if drafted else 0.0)

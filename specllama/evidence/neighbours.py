@@ -56,9 +56,9 @@ def _read() -> _Reading | None:
     # "steal" is the time of other machines on the same hardware. It counts as idle: the user can end no program there.
     idle = times.idle + getattr(times, "iowait", 0.0) + getattr(times, "steal", 0.0)
     guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted in user and nice, too
-    own = psutil.Process()
+    this = psutil.Process()
     taken = 0.0
-    for process in [own, *own.children(recursive=True)]:
+    for process in [this, *this.children(recursive=True)]:
         try:
             found = process.cpu_times()
         except psutil.Error:  # it has ended, and its time is in its parent's children_user and children_system

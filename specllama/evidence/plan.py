@@ -62,7 +62,7 @@ def that_fit(llm: Llama, prompts: Sequence[Prompt], room: int) -> tuple[list[Que
         The prompts that fit into the context, and a message about the others; empty if there are none.
 
     Raises:
-        ValueError: there are no prompts.
+        ValueError: there are no prompts, or none fits.
     """
     if not prompts:
         raise ValueError("there are no prompts: give at least one")
@@ -76,7 +76,10 @@ def that_fit(llm: Llama, prompts: Sequence[Prompt], room: int) -> tuple[list[Que
             too_long.append(f"{prompt.id} ({needed})")
     if not too_long:
         return questions, ""
-    return questions, (
+    problem = (
         f"with answers of {room} tokens some prompts do not fit into n_ctx={llm.n_ctx()}: {', '.join(too_long)}; "
         "give a larger n_ctx (-c on the command line), or shorter prompts"
     )
+    if not questions:
+        raise ValueError(f"there is no prompt to measure: {problem}")
+    return questions, problem

@@ -46,6 +46,27 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[s
     return "\n".join([line(titles), line(rule), *map(line, rows)])
 
 
+def report_text(
+    machine: Mapping[str, Any], parts: Sequence[str], notes: Sequence[str], command: str | None = None
+) -> str:
+    """A report: the machine, the command if there is one, the parts, and notes."""
+    said = [f"```sh\n{command}\n```"] if command else []
+    remarks = [f"Notes:\n{notes_text(notes)}"] if notes else []
+    return "\n\n".join([machine_text(machine), *said, *parts, *remarks])
+
+
+def prompts_text(settings: Mapping[str, Any]) -> str:
+    """How many prompts are answered, of which categories, and how long the answers may be."""
+    counts = settings["prompts"]
+    named = ", ".join(f"{category} {count}" for category, count in counts.items())
+    return f"up to {settings['max_tokens']} tokens for {sum(counts.values())} prompts ({named})"
+
+
+def size_text(num_bytes: int) -> str:
+    """A size in MiB or GiB."""
+    return f"{num_bytes / 2**20:.2f} MiB" if num_bytes < 2**30 else f"{num_bytes / 2**30:.2f} GiB"
+
+
 def notes_text(notes: Sequence[str]) -> str:
     """Notes, one on a line."""
     return "\n".join(f"- {note}" for note in notes)
@@ -84,7 +105,7 @@ def machine_text(machine: Mapping[str, Any]) -> str:
 
 def _model_cells(role: str, model: dict[str, Any]) -> list[str]:
     numbers = (model[key] for key in ("n_gpu_layers", "n_ctx", "n_threads", "n_threads_batch"))
-    size = f"{model['size'] / 2**20:.2f} MiB" if model["size"] < 2**30 else f"{model['size'] / 2**30:.2f} GiB"
+    size = size_text(model["size"])
     params = model["parameters"]
     written = f"{params / 1e9:.2f} B" if params >= 1e9 else f"{params / 1e6:.2f} M"
     return [role, model["name"] or "-", model["file"], model["description"], size, written, *map(str, numbers)]

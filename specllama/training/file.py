@@ -12,7 +12,7 @@ import numpy.typing as npt
 from specllama.models import ARCHITECTURES, MASK_TOKEN, parts_of
 
 from .acceptance import Acceptance
-from .head import STEPS, EagleHead, EagleShape, Learner
+from .head import NAMES, STEPS, EagleHead, EagleShape, Learner
 from .parallel import ParallelStart
 from .sibling import Sibling
 from .state_head import StateHead
@@ -28,20 +28,6 @@ _NOT_COPIED = (
 )
 """Metadata of a small model that are written anew, or are wrong after its training."""
 _BLOCK = 32  # numbers in a block, in the types that are written
-NAMES = {
-    "q": "blk.0.attn_q",
-    "k": "blk.0.attn_k",
-    "v": "blk.0.attn_v",
-    "o": "blk.0.attn_output",
-    "gate": "blk.0.ffn_gate",
-    "up": "blk.0.ffn_up",
-    "down": "blk.0.ffn_down",
-    "of_token.weight": "blk.0.attn_norm",
-    "of_state.weight": "blk.0.attn_norm_2",
-    "of_ffn.weight": "blk.0.ffn_norm",
-    "of_output.weight": "output_norm",
-}
-"""The name of each weight in the trainer, and its name in the file."""
 
 
 def tensors_of(head: Learner) -> dict[str, npt.NDArray[np.float32]]:

@@ -116,7 +116,7 @@ class Fit:
         self.seconds = 0.0
         self.best = -1.0
         self.curve: list[tuple[float, list[float], list[float]]] = []
-        self._low = computes_bfloat16(self.device)
+        self._bfloat16 = computes_bfloat16(self.device)
 
     def step(self, batch: Batch, done: float) -> float:
         """Learn from a batch.
@@ -132,7 +132,7 @@ class Fit:
         for optimizer, highest in ((self.matrices, self.recipe.lr), (self.vectors, self.recipe.lr_vectors)):
             for group in optimizer.param_groups:
                 group["lr"] = highest * self.rate * rate
-        with self.lowered():
+        with self.autocast():
             loss = self.recipe.loss(self.head, batch)
         self.head.zero_grad(set_to_none=True)
         loss.backward()
@@ -141,9 +141,9 @@ class Fit:
         self.vectors.step()
         return float(loss.detach())
 
-    def lowered(self) -> contextlib.AbstractContextManager[Any]:
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """A context manager in which products are computed in bfloat16, if this is fast on the device."""
-        return torch.autocast(self.device, torch.bfloat16) if self._low else contextlib.nullcontext()
+        return torch.autocast(self.device, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext()
 
     def save(self, work: Work) -> None:
         """Write a checkpoint.
@@ -171,7 +171,7 @@ class Fit:
 def learner_of(start: Start, rows: npt.NDArray[np.int64], batches: Batches, device: str) -> Learner:
     """What learns, at the beginning of its training. Equal arguments give equal random weights."""
     torch.manual_seed(1)
-    return start.made(rows, batches.sizes(), batches.size_of_token()).to(device)
+    return start.build(rows, batches.sizes(), batches.size_of_token()).to(device)
 
 
 def fit(
@@ -227,7 +227,7 @@ def fit(
             number += 1
             run.batch = place + 1
             run.seconds = time.monotonic() - begun
-            progress.done(f"training ({_shown(run)})", min(int(1000 * done), 999), 1000)
+            progress.done(f"training ({_accuracy(run)})", min(int(1000 * done), 999), 1000)
             if done >= measured + 1.0 / recipe.measures:
                 measured = done
                 _measure(run, batches, work, done)
@@ -248,7 +248,7 @@ def fit(
 def _measure(run: Fit, batches: Batches, work: Work, done: float) -> None:
     """Measure the head, and keep its weights if they are the best so far."""
     run.head.eval()
-    with run.lowered():
+    with run.autocast():
         found = acceptance(run.head, batches.held_out())
     run.head.train()
     run.curve.append((done, list(found.greedy), list(found.sampled)))
@@ -257,6 +257,6 @@ def _measure(run: Fit, batches: Batches, work: Work, done: float) -> None:
         save(run.head.state_dict(), work.best)
 
 
-def _shown(run: Fit) -> str:
+def _accuracy(run: Fit) -> str:
     greedy = run.curve[-1][1]
     return "right: " + " / ".join(f"{100 * one:.0f}" for one in greedy) + " %"

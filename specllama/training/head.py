@@ -18,6 +18,20 @@ if TYPE_CHECKING:
 
 STEPS = 3
 """The number of tokens in a draft, in training and in measuring."""
+NAMES = {
+    "q": "blk.0.attn_q",
+    "k": "blk.0.attn_k",
+    "v": "blk.0.attn_v",
+    "o": "blk.0.attn_output",
+    "gate": "blk.0.ffn_gate",
+    "up": "blk.0.ffn_up",
+    "down": "blk.0.ffn_down",
+    "of_token.weight": "blk.0.attn_norm",
+    "of_state.weight": "blk.0.attn_norm_2",
+    "of_ffn.weight": "blk.0.ffn_norm",
+    "of_output.weight": "output_norm",
+}
+"""The name of each weight of an EAGLE-3 head here, and its name in the file."""
 _FFN_GROUP = 32  # the size of the feed-forward layer is a multiple of this, for quantizers
 
 

@@ -45,7 +45,7 @@ class ParallelStart(SiblingStart):
         shape = super().shape(n_rows)
         return dataclasses.replace(shape, width=shape.width * (1 + -(-PLACES // _EVERY)))
 
-    def made(self, rows: npt.NDArray[np.int64], _sizes: torch.Tensor, _size_of_token: float) -> Parallel:
+    def build(self, rows: npt.NDArray[np.int64], _sizes: torch.Tensor, _size_of_token: float) -> Parallel:
         """See the base class."""
         return Parallel(self, rows)
 

@@ -69,7 +69,7 @@ class SiblingStart(Start):
             width=10 * model.n_embd + 4 * n_ff,
         )
 
-    def made(self, rows: npt.NDArray[np.int64], _sizes: torch.Tensor, _size_of_token: float) -> Sibling:
+    def build(self, rows: npt.NDArray[np.int64], _sizes: torch.Tensor, _size_of_token: float) -> Sibling:
         """See the base class."""
         return Sibling(self, rows)
 

@@ -58,7 +58,7 @@ class Start:
             return shape_of(self.kind, self.target.n_embd, n_rows)
         return EagleShape.of(self.target).shape(n_rows)
 
-    def made(self, rows: npt.NDArray[np.int64], sizes: torch.Tensor, size_of_token: float) -> Learner:
+    def build(self, rows: npt.NDArray[np.int64], sizes: torch.Tensor, size_of_token: float) -> Learner:
         """The draft in PyTorch, before its training.
 
         Args:
@@ -86,12 +86,12 @@ class Further(Start):
 
     Attributes:
         sizes: its sizes.
-        said: the tokens that it can draft, as ids of the target [n_rows].
+        tokens: the tokens that it can draft, as ids of the target [n_rows].
         weights: its weights by their names in the file.
     """
 
     sizes: EagleShape
-    said: npt.NDArray[np.int64]
+    tokens: npt.NDArray[np.int64]
     weights: Mapping[str, npt.NDArray[np.float32]] = dataclasses.field(repr=False)
 
     rate = 0.25
@@ -99,21 +99,20 @@ class Further(Start):
     @property
     def rows(self) -> npt.NDArray[np.int64]:
         """See the base class."""
-        return self.said
+        return self.tokens
 
     def shape(self, _n_rows: int) -> Shape:
         """See the base class."""
-        return self.sizes.shape(len(self.said))
+        return self.sizes.shape(len(self.tokens))
 
-    def made(self, _rows: npt.NDArray[np.int64], sizes: torch.Tensor, _size_of_token: float) -> EagleHead:
+    def build(self, _rows: npt.NDArray[np.int64], sizes: torch.Tensor, _size_of_token: float) -> EagleHead:
         """See the base class."""
         import torch
 
-        from .file import NAMES
-        from .head import EagleHead
+        from .head import NAMES, EagleHead
 
         output = self.weights.get("output.weight")
-        output = self.target.output_rows(self.said) if output is None else output
+        output = self.target.output_rows(self.tokens) if output is None else output
         head = EagleHead(self.sizes, sizes, torch.from_numpy(output))
         named = {here: torch.from_numpy(self.weights[f"{there}.weight"]) for here, there in NAMES.items()}
         named["fc"] = torch.from_numpy(self.weights["fc.weight"]) * sizes
@@ -215,6 +214,6 @@ def _has_sizes(weights: Mapping[str, npt.NDArray[np.float32]], shape: EagleShape
 
 
 def _needed() -> set[str]:
-    from .file import NAMES
+    from .head import NAMES
 
     return {*NAMES.values(), "fc"}

@@ -153,9 +153,9 @@ def read_target(path: str) -> Target:
         ValueError: the file is damaged, or is no model that a head can be made for.
         OSError: the file cannot be read.
     """
-    values, own = read_whole_header(path)
+    values, first = read_whole_header(path)
     architecture = architecture_of(values)
-    tensors = {name: (path, tensor) for name, tensor in own.items()}
+    tensors = {name: (path, tensor) for name, tensor in first.items()}
     for part in parts_of(path)[1:]:
         tensors.update({name: (part, tensor) for name, tensor in read_whole_header(part)[1].items()})
 
@@ -183,7 +183,7 @@ def read_target(path: str) -> Target:
         n_ctx_train=number("context_length", 0) or _N_CTX,
         n_vocab=len(tokens),
         vocabulary=vocabulary_hash(tokens),
-        weights=Digest(path, values, own).digest(),
+        weights=Digest(path, values, first).digest(),
         layers=_layers(n_layer),
         _tensors=tensors,
     )

@@ -105,12 +105,13 @@ class Writer:
         self._closing = threading.Event()
         self._before = _before_a_question(llm)
         self._prompts = [prompt for name in given if has_prompts(name) for prompt in read_prompts(Path(name))[0]]
-        self._asis = [part for name in given if not has_prompts(name) for part in self._parts(name) if len(part) > 2]
+        texts = (name for name in given if not has_prompts(name))
+        self._as_it_is = [part for name in texts for part in self._parts(name) if len(part) > 2]
 
     @property
     def size_as_it_is(self) -> int:
         """The number of tokens in the user's text, which the target need not write."""
-        return sum(map(len, self._asis))
+        return sum(map(len, self._as_it_is))
 
     def write(self, enough: Callable[[int], bool], max_parallel: int, on_text: Callable[[int, int], None]) -> None:
         """Write texts, and append them to the texts that are in the file already.
@@ -160,7 +161,7 @@ class Writer:
         """
         invented = self._inventions()
         yield next(invented)
-        for tokens in self._asis:
+        for tokens in self._as_it_is:
             yield lambda index, count, tokens=tokens: Text(index, tokens, 0)  # type: ignore[misc]
         for prompt in self._prompts:
             yield lambda index, count, prompt=prompt: self._answered(  # type: ignore[misc]

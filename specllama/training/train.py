@@ -200,7 +200,7 @@ def trained(
     if destination.exists() and not force and work.read("output") != output_of:
         raise FileExistsError(f"{destination} exists: name another file with --output, or replace it with --force")
     make_folder(destination.parent)
-    with work.alone():
+    with work.locked():
         work.write("output", output_of)
         copied, threads = 0 if small is None else size_of(small), threads or default_threads()
         use_threads(threads)
@@ -382,12 +382,12 @@ class _Training:
         if kept.exists():
             found: npt.NDArray[np.int64] = np.load(kept)
             return found
-        rows = self._said(texts)
+        rows = self._chosen_rows(texts)
         with replacing(kept) as temporary, open(temporary, "wb") as file:
             np.save(file, rows)
         return rows
 
-    def _said(self, texts: Sequence[Text]) -> npt.NDArray[np.int64]:
+    def _chosen_rows(self, texts: Sequence[Text]) -> npt.NDArray[np.int64]:
         """The tokens of the head that is trained further, or the tokens that the target writes most."""
         from .plan import num_rows
 
@@ -526,7 +526,7 @@ class _Training:
         seconds = time.monotonic() - begun
         texts = read_texts(self.work.texts)
         written = sum(text.size for text in texts) - known
-        rows = self._said(texts)
+        rows = self._chosen_rows(texts)
         with self._engine() as engine:
             read, learned, step = speed_of_training(engine, self.start, texts, rows, device_of_training(), allowed)
         have = sum(text.size for text in texts)

@@ -49,7 +49,7 @@ class Work:
         self._lock = trainings / f"{target}.lock"
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """A context manager with a lock: no other process trains for this target. A killed process loses its lock.
 
         Raises:
@@ -57,7 +57,7 @@ class Work:
             OSError: the cache directory cannot be written.
         """
         lock = filelock.FileLock(self._lock)
-        with _explained():
+        with _advising():
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
                 lock.acquire(blocking=False)
@@ -87,7 +87,7 @@ class Work:
         Raises:
             OSError: the disk is full, or cannot be written.
         """
-        with _explained():
+        with _advising():
             write_json(self.folder / f"{name}.json", content)
 
     def free(self) -> int:
@@ -110,7 +110,7 @@ def _has_files(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def _advising() -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -26,12 +26,9 @@ from specllama.conversation import Conversation
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 MESSAGE = "the cat sat on the dog and"
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -145,12 +142,6 @@ def test_without_a_draft(tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(sys, "stdin", io.StringIO("/draft on"))
     assert cli.main(["chat", "-m", str(tiny_files.target), "-t", "1"]) == 1
     assert "there is no draft: start the chat with --draft-model/-md" in capsys.readouterr().err
-
-
-def test_max_tokens_is_checked(chat: Run) -> None:
-    code, _, err = chat(MESSAGE, "-n", "0")
-    assert code == 2
-    assert "--max-tokens/-n: 0 is too small: give at least 1" in err
 
 
 def test_a_full_context_is_said_and_left(chat: Run) -> None:

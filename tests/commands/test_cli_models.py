@@ -14,16 +14,10 @@ if TYPE_CHECKING:
     from conftest import TinyFiles
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path / "cache"))
+def test_pull_list(cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    return tmp_path / "cache" / "models"
-
-
-def test_pull_list(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = catalog.catalog().models["smollm2-135m"]
-    cache.mkdir(parents=True)
+    model.path.parent.mkdir(parents=True)
     with model.path.open("wb") as file:
         file.truncate(model.size)
     model.variant_path("Q8_0").touch()
@@ -33,7 +27,7 @@ def test_pull_list(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(rows) == {"name", *catalog.catalog().models}
     assert rows["smollm2-135m"].split()[1:] == "SmolLM2-135M-Instruct Q4_1 98 MB Apache-2.0 Q4_1, Q8_0".split()
     assert rows["qwen2.5-coder-0.5b"].split()[-1] == "-"
-    assert str(cache) in err
+    assert str(cache / "models") in err
 
 
 def test_pull_prints_the_path_only(
@@ -45,15 +39,18 @@ def test_pull_prints_the_path_only(
     assert (out, err) == (f"{catalog.catalog().models['smollm2-135m'].path}\n", "")
 
 
-def test_pull_errors(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["pull", "smollm"]) == 1
-    assert "did you mean smollm2-135m?" in capsys.readouterr().err
-    assert cli.main(["pull", "org/name:"]) == 1
-    assert "no model is called 'org/name:'" in capsys.readouterr().err
-    assert cli.main(["pull", "https://huggingface.co/org/name"]) == 1
-    assert "is an address: give the model's name on the hub, ORG/NAME or ORG/NAME:TYPE" in capsys.readouterr().err
-    assert cli.main(["pull", "smollm2-135m:f16"]) == 1
-    assert "then `specllama quantize smollm2-135m F16`" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("smollm", "did you mean smollm2-135m?"),
+        ("org/name:", "no model is called 'org/name:'"),
+        ("https://huggingface.co/org/name", "give the model's name on the hub, ORG/NAME or ORG/NAME:TYPE"),
+        ("smollm2-135m:f16", "then `specllama quantize smollm2-135m F16`"),
+    ],
+)
+def test_pull_errors(cache: Path, capsys: pytest.CaptureFixture[str], name: str, message: str) -> None:
+    assert cli.main(["pull", name]) == 1
+    assert message in capsys.readouterr().err
 
 
 def test_quantize(tiny_files: TinyFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

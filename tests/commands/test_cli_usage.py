@@ -12,7 +12,6 @@ import pytest
 import specllama
 from specllama import cli
 from specllama.commands import arguments as common
-from specllama.commands import parser as parser_module
 from specllama.engine.samplers import DEFAULTS, SAMPLERS
 from specllama.models.cache_types import CACHE_TYPES
 
@@ -35,6 +34,10 @@ def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
         ("eval multipy", "eval", "multipy is not known: did you mean multiply?"),
         ("genrate -p x", "", "genrate is not known: did you mean generate?"),
         ("--versoin", "", "--versoin is not known: did you mean --version?"),
+        ("compare -m x -p y", "compare", "the following arguments are required: --draft-model/-md"),
+        ("verify -m x", "verify", "the following arguments are required: --draft-model/-md"),
+        ("eval multiply -m x", "eval multiply", "the following arguments are required: --draft-model/-md"),
+        ("eval humaneval -m x -md y", "eval humaneval", "the following arguments are required: --prompts"),
         ("bench -m x", "bench", "the following arguments are required: --draft-model/-md (or --acceptance)"),
         ("compare -m x -md y -p z --num-draft-tokens 0", "compare", "--num-draft-tokens 0 is plain decoding, .*"),
     ],
@@ -81,10 +84,9 @@ def test_options_have_the_names_of_pythons_parameters_too(command: str, spelt: s
     more = {} if command == "bench" else {name: DEFAULTS[name] for name in SAMPLERS if name != "dry_sequence_breakers"}
     line = [word for name, value in (values | more).items() for word in ("--" + name.replace("_", spelt), str(value))]
     arguments = cli.build_parser().parse_args([command, *needed, *line])
-    found = {"model_path": arguments.model, "max_tokens": arguments.max_tokens}
-    found |= common.context_options(arguments) | common.draft_options(arguments) | common.sampling_options(arguments)
-    if more:
-        found |= common.server_sampling_options(arguments)
+    found = {"model_path": arguments.model_path, "max_tokens": arguments.max_tokens}
+    found |= common.context_options(arguments) | common.draft_options(arguments)
+    found |= common.completion_options(arguments) if more else common.sampling_options(arguments)
     types = {"type_k": CACHE_TYPES["Q8_0"][0], "type_v": CACHE_TYPES["Q4_0"][0]}
     assert found == {**values, **more, **types, "lookup_corpus": "text"}
 
@@ -94,10 +96,10 @@ def test_the_names_are_those_of_parameters() -> None:
     functions = (specllama.Llama.__init__, llama_cpp.Llama.__init__, llama_cpp.Llama.create_completion)
     known = set().union(*(inspect.signature(function).parameters for function in functions))
     assert set(PYTHON) - known == set()
-    assert {name.removeprefix("--").replace("-", "_") for name in parser_module._PYTHON} - known == {
-        "clip_model_path",  # of llama_cpp's chat handlers, and of its server
-        "model_alias",
-    }
+    # The first two are of llama_cpp's chat handlers, and of its server.
+    words = ["--clip_model_path", "y", "--model-alias", "z", "--max_parallel", "2"]
+    served = cli.build_parser().parse_args(["serve", "-m", "x", *words])
+    assert (served.clip_model_path, served.model_alias, served.max_parallel) == (Path("y"), "z", 2)
 
 
 def test_help_shows_one_name_of_each(capsys: pytest.CaptureFixture[str]) -> None:

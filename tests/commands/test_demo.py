@@ -11,17 +11,10 @@ import pytest
 
 from specllama import cli
 from specllama.commands import demo
-from specllama.models import catalog, quantize
+from specllama.models import catalog, download, quantize
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "200")
-    return tmp_path / "cache" / "models"
 
 
 def test_choose_pair() -> None:
@@ -42,21 +35,23 @@ def test_choose_pair() -> None:
 def test_demo_end_to_end(
     tiny_files: TinyFiles, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cache.mkdir(parents=True)
+    folder = cache / "models"
+    folder.mkdir(parents=True)
     models = {}
     for name, source in (("t", tiny_files.target), ("d", tiny_files.good)):
         file = f"{name}-f32.gguf"
-        (cache / file).write_bytes(source.read_bytes())
+        (folder / file).write_bytes(source.read_bytes())
         models[name] = catalog.Model(name, name.upper(), file, "F32", source.stat().st_size, "0" * 64, "MIT", "a/b")
     known = catalog.Catalog(models, "t", "d")
-    for module in (catalog, quantize, demo):
+    for module in (catalog, download, quantize):
         monkeypatch.setattr(module, "catalog", lambda: known)
+    monkeypatch.setattr(demo, "known_models", lambda: known)
     pair = demo.Pair("F16", "F32", "tiny")
     monkeypatch.setattr(demo, "choose_pair", lambda *args, **known: pair)
     assert cli.main(["demo", "-n", "12", "-t", "1", "--temp", "0.8", "-p", "the cat"]) == 0
     out, err = capsys.readouterr()
     assert "making t:F16" in err
-    assert (cache / "t-f16.gguf").is_file()
+    assert (folder / "t-f16.gguf").is_file()
     assert "Both texts are the same, token for token." in out
     assert "plain decoding" in out
     assert "speculative decoding" in out
@@ -64,8 +59,3 @@ def test_demo_end_to_end(
     assert re.search(
         r"llama_cpp\.Llama [\d.]+ t/s, specllama\.Llama [\d.]+ t/s, [\d.]+x: [\d.]+x without the draft", out
     )
-
-
-def test_demo_checks_max_tokens(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["demo", "-n", "0"]) == 2
-    assert "--max-tokens/-n: 0 is too small" in capsys.readouterr().err

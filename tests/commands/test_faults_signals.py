@@ -28,12 +28,6 @@ ENDINGS = [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupte
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture
 def models(tiny_files: TinyFiles) -> list[str]:
     return ["-m", str(tiny_files.target), "-md", str(tiny_files.good), "-t", "1", "-c", "2048"]
 

@@ -12,7 +12,7 @@ import pytest
 from needed import imported
 
 from specllama.evidence.bench import Row, Run
-from specllama.evidence.bench.summary import summarise
+from specllama.evidence.bench.runs import summarise
 from specllama.stats import Stats
 
 
@@ -91,6 +91,7 @@ def test_nothing_drafted_and_no_time_are_no_division_by_zero() -> None:
 
 
 def test_rows_by_category_then_all() -> None:
+    assert [row.category for row in summarise([made("p", "auto", 1.0, category="code")])] == ["all"]
     runs = [
         made(prompt, mode, 1.0 if mode == "plain" else speedup, category=category)
         for prompt, category, speedup in (("p", "code", 2.0), ("q", "story", 0.5), ("r", "code", 4.0))
@@ -105,10 +106,6 @@ def test_rows_by_category_then_all() -> None:
     assert [row.speedup_mean for row in rows if row.mode == "plain"] == [1.0] * 3
 
 
-def test_one_category_has_no_second_row() -> None:
-    assert [row.category for row in summarise([made("p", "auto", 1.0, category="code")])] == ["all"]
-
-
 def test_runs_without_plain_are_left_out() -> None:
     runs = [made("p", "plain", 1.0), made("p", "auto", 2.0), made("q", "auto", None, num_draft_tokens=100)]
     row = only(summarise(runs), "auto")
@@ -117,27 +114,21 @@ def test_runs_without_plain_are_left_out() -> None:
     assert summarise([]) == []
 
 
-def test_texts_are_counted() -> None:
-    run = made("p", "auto", 1.0)
-    runs = [dataclasses.replace(run, text_equal_to_plain=verdict) for verdict in (True, False, None, True)]
-    row = only(summarise(runs), "auto")
-    assert (row.num_texts_equal, row.num_texts_compared) == (2, 3)
-
-
 def interval(values: Iterable[float]) -> tuple[float, float]:
     """Of the mean of these speedups, each of another prompt."""
     row = only(summarise([made(str(i), "auto", float(value)) for i, value in enumerate(values)]), "auto")
     return row.speedup_low, row.speedup_high
 
 
-def test_the_interval_of_one_prompt_is_its_value() -> None:
-    assert interval([1.7]) == (1.7, 1.7)
-    row = only(summarise([made("p", "auto", 1.7, repeat=repeat) for repeat in range(3)]), "auto")
-    assert row.speedup_low == row.speedup_high == row.speedup_mean == pytest.approx(1.7)
-
-
 def test_the_interval_of_equal_values_has_no_width() -> None:
+    assert interval([1.7]) == (1.7, 1.7)
     assert interval([1.0] * 24) == (1.0, 1.0)
+    runs = [made("p", "auto", 1.7, repeat=repeat) for repeat in range(3)]
+    verdicts = (True, False, None)
+    runs = [dataclasses.replace(run, text_equal_to_plain=equal) for run, equal in zip(runs, verdicts, strict=True)]
+    row = only(summarise(runs), "auto")
+    assert row.speedup_low == row.speedup_high == row.speedup_mean == pytest.approx(1.7)
+    assert (row.num_texts_equal, row.num_texts_compared) == (1, 2)
 
 
 @pytest.mark.parametrize("count", [30, 2000])

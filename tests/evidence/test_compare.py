@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,9 +32,9 @@ def side(seconds: float, ids: list[int], **stats: object) -> compare.Side:
     return compare.Side(tokens, Stats(num_tokens=len(ids), verify_seconds=seconds, **stats))  # type: ignore[arg-type]
 
 
-def reported(comparison: compare.Comparison) -> str:
+def reported(comparison: compare.Comparison, remark: str | None = None) -> str:
     out = io.StringIO()
-    report(Console(file=out, width=200), comparison)
+    report(Console(file=out, width=200), comparison, remark=remark)
     return out.getvalue()
 
 
@@ -47,6 +46,7 @@ def test_the_report_is_honest() -> None:
     assert "75%" in text
     assert "the same, token for token" in text
     assert "slower" not in text
+    assert "Note: it is busy." in reported(compare.Comparison(plain, faster, True), "it is busy")
     slower = side(4.0, [1, 2, 9, 4], num_draft_tokens=4, acceptance_rate=0.25)
     text = reported(compare.Comparison(plain, slower, True))
     assert "0.50x" in text
@@ -231,7 +231,6 @@ def test_interruption_shows_what_is_there(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["-n", "0"], 2, "--max-tokens/-n: 0 is too small"),
         (["-md", "nowhere.gguf"], 1, "nowhere.gguf"),
         (["--against", "llama_cpp", "--json"], 2, "leave out --json"),
     ],
@@ -241,21 +240,6 @@ def test_bad_arguments(
 ) -> None:
     assert cli.main(["compare", *pair_arguments(tiny_files), *arguments]) == code
     assert message in capsys.readouterr().err
-
-
-def test_a_draft_is_needed(tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert cli.main(["compare", "-m", str(tiny_files.target), "-p", "x"]) == 2
-    assert "the following arguments are required: --draft-model/-md" in capsys.readouterr().err
-
-
-def test_a_busy_machine_is_said() -> None:
-    out = io.StringIO()
-    report(
-        Console(file=out, width=200),
-        compare.Comparison(side(2.0, [1, 2]), side(1.0, [1, 2]), True),
-        remark="it is busy",
-    )
-    assert "Note: it is busy." in out.getvalue()
 
 
 @pytest.mark.parametrize(

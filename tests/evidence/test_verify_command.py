@@ -159,11 +159,6 @@ def test_a_draft_that_cannot_be_used_is_an_error(verify: Verify, capsys: pytest.
     assert "error: there is nothing to verify: the target's memory is recurrent" in err
 
 
-def test_the_draft_is_required(tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["verify", "-m", str(tiny_files.target)]) == 2
-    assert "the following arguments are required: --draft-model/-md" in capsys.readouterr().err
-
-
 def test_ctrl_c_before_anything_is_found(
     verify: Verify, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

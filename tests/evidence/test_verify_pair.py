@@ -153,31 +153,20 @@ def test_a_llama_of_llama_cpp_is_refused(make_base: MakeBase) -> None:
             run(llm)
 
 
-def test_a_llama_without_a_draft_is_refused(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+@pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
+def test_what_cannot_be_verified_is_refused(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles) -> None:
     with pytest.raises(ValueError, match="has no draft"):
         verify.run(make_llama(), PROMPTS)
-
-
-@pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
-def test_a_draft_that_was_closed_is_refused(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles) -> None:
+    with pytest.raises(ValueError, match=r"n_batch=1: draft fewer, or .* which is at most n_ctx \(-c\)"):
+        verify.run(make_llama(draft=tiny_files.good, n_ctx=1), PROMPTS)
     draft = make_base(tiny_files.good)
     llm = make_llama(draft=draft)
     draft.close()
     with pytest.raises(ValueError, match="nothing to verify: the draft Llama is closed"):
         verify.run(llm, PROMPTS)
-
-
-def test_a_closed_llama_is_refused(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    """Without a word about its draft, which is closed, too."""
-    llm = make_llama(draft=tiny_files.good)
-    llm.close()
+    llm.close()  # which is what is said, and not that its draft is closed, too
     with pytest.raises(specllama.ClosedError):
         verify.run(llm, PROMPTS)
-
-
-def test_too_small_a_context_is_named(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    with pytest.raises(ValueError, match=r"does not fit n_batch=1: draft fewer, or .* which is at most n_ctx \(-c\)"):
-        verify.run(make_llama(draft=tiny_files.good, n_ctx=1), PROMPTS)
 
 
 def test_too_few_samples_are_no_proof(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:

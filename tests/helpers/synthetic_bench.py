@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 
 from specllama.cost_curve import CostCurve
-from specllama.evidence.bench.runs import BenchResult, Run
-from specllama.evidence.bench.summary import summarise
+from specllama.evidence.bench.runs import BenchResult, Run, summarise
 from specllama.stats import Stats
 
 CATEGORIES = (

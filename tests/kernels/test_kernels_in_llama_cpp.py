@@ -239,7 +239,7 @@ def test_tune_shows_what_is_done_if_the_comparison_fails(
     error: BaseException,
     code: int,
 ) -> None:
-    monkeypatch.setattr("specllama.commands.tune._beside_llama_cpp", mock.Mock(side_effect=error))
+    monkeypatch.setattr("specllama.commands.tune._with_llama_cpps_kernels", mock.Mock(side_effect=error))
     line = ["tune", "-t", "1", "-c", "256", "--max-draft-tokens", "3", "-o", "json", "-m", str(quantized("Q4_0"))]
     assert cli.main(line) == code
     out, err = capsys.readouterr()

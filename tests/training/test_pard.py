@@ -32,12 +32,6 @@ if TYPE_CHECKING:
 UNKNOWN = 0  # of the tiny vocabulary: no other token is free
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def batch_of(texts: list[list[int]], learned: slice) -> Batch:
     tokens = torch.tensor(texts)
     none = torch.zeros(0)
@@ -50,7 +44,7 @@ def test_it_computes_what_llama_cpp_does(tiny_files: TinyFiles) -> None:
     """The text up to a place and masks behind it, in one decode; each further token of the draft is the next mask's."""
     model = read_parallel(str(tiny_files.good), read_target(str(tiny_files.target)))
     assert model.mask == UNKNOWN
-    head = model.made(np.arange(259, 301), torch.zeros(0), 1.0).eval()
+    head = model.build(np.arange(259, 301), torch.zeros(0), 1.0).eval()
     with torch.no_grad():
         found = [head.logits(one[0]).numpy() for one in head.drafted(batch_of([TEXT], slice(0, None)), 4)]
     llama = opened(tiny_files.good, n_ctx=512, logits_all=True)
@@ -65,7 +59,7 @@ def test_it_computes_what_llama_cpp_does(tiny_files: TinyFiles) -> None:
 def test_what_learns(tiny_files: TinyFiles) -> None:
     """In training some places have masks behind them, the same ones in a pass; other ones if the texts are others."""
     model = read_parallel(str(tiny_files.good), read_target(str(tiny_files.target)))
-    head = model.made(np.arange(259, 301), torch.zeros(0), 1.0)
+    head = model.build(np.arange(259, 301), torch.zeros(0), 1.0)
     where = set()
     for more in range(8):
         batch = batch_of([TEXT, [*TEXT[:-1], 260 + more]], slice(5, None))

@@ -97,12 +97,6 @@ def pair(tiny_files: TinyFiles, folder: Path) -> tuple[Path, Path]:
     return model, small
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def acceptance(make_llama: MakeLlama, model: Path, draft: Path, texts: list[Text]) -> float:
     """The share of drafted tokens that is accepted when the target writes some texts again."""
     llm = make_llama(model, draft, num_draft_tokens=2)

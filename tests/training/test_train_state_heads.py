@@ -53,12 +53,6 @@ def made(request: pytest.FixtureRequest, tiny_files: TinyFiles, tmp_path_factory
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture
 def model(tiny_files: TinyFiles, tmp_path: Path) -> Path:
     """In a folder of its own."""
     path = tmp_path / "model.gguf"

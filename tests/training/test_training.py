@@ -150,7 +150,7 @@ def test_what_it_starts_from_is_what_the_file_has(
     start = read_further(str(path), trained.target)
     assert start.target.layers == trained.target.layers
     assert start.rows.tolist() == trained.rows.tolist()
-    again = start.made(trained.rows, torch.full_like(head.sizes, 3.0), 1.0)
+    again = start.build(trained.rows, torch.full_like(head.sizes, 3.0), 1.0)
     batch = next(iter(trained.batches.held_out()))
     with torch.no_grad():
         found, expected = (

@@ -15,8 +15,7 @@ from specllama.prompts import Prompt, as_prompts
 
 from . import remarks
 from .plan import Mode, Plan
-from .runs import ALL, BenchResult, Run
-from .summary import summarise
+from .runs import ALL, BenchResult, Run, summarise
 from .synthetic import SyntheticDraft
 
 if TYPE_CHECKING:
@@ -91,8 +90,6 @@ class Bench:
             if prompt.category == ALL:
                 raise ValueError(f"prompt {prompt.id}: the category {ALL!r} means every prompt: give it another name")
         self._prompts, too_long = that_fit(llm, given, plan.max_tokens)
-        if not self._prompts:
-            raise ValueError(f"there is no prompt to measure: {too_long}")
         self._skipped = [f"left out: {too_long}"] if too_long else []
 
     @property
@@ -152,11 +149,11 @@ class Bench:
     def _answer(self, question: Question, mode: Mode, repeat: int, **changes: Any) -> Answer:
         rendered = question[1]
         if self._synthetic is not None and not mode.is_plain:
-            self._tell(self._synthetic, question, mode, repeat)
+            self._prepare(self._synthetic, question, mode, repeat)
         self._llm.reset()  # each run decodes its own prompt
         return answer(self._llm, rendered, **{**self._plan.options(mode, repeat), **changes})
 
-    def _tell(self, draft: SyntheticDraft, question: Question, mode: Mode, repeat: int) -> None:
+    def _prepare(self, draft: SyntheticDraft, question: Question, mode: Mode, repeat: int) -> None:
         """Tell a synthetic draft what is right: the text without a draft, from a run that is not counted."""
         prompt, rendered = question
         key = (prompt.id, 0 if self._plan.temperature == 0 else repeat)

@@ -8,10 +8,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from specllama.evidence.data import Result
-from specllama.evidence.tables import machine_text, notes_text, table
+from specllama.evidence.tables import prompts_text, report_text, table
 
-from .runs import ALL
-from .summary import by_prompt, interval
+from .runs import ALL, by_prompt, interval
 
 THEIRS = "llama_cpp"
 """The name of the other class, used as the name of a mode."""
@@ -83,23 +82,14 @@ class AgainstResult(Result):
 
     def to_markdown(self) -> str:
         """Machine, settings, a row for each mode and category, and notes."""
-        settings = self.settings
-        temperature, num_prompts = settings["temperature"], sum(settings["prompts"].values())
-        counts = ", ".join(f"{category} {count}" for category, count in settings["prompts"].items())
-        parts = [machine_text(self.machine)]
-        if settings.get("command"):
-            parts.append(f"```sh\n{settings['command']}\n```")
-        parts.append(
-            f"{'greedy' if temperature == 0 else f'temperature {temperature:g}'}; up to {settings['max_tokens']} "
-            f"tokens for {num_prompts} prompts ({counts}), {settings['repeat']} times each; "
-            "each class in a process of its own, by turns"
+        settings, temperature = self.settings, self.settings["temperature"]
+        heading = (
+            f"{'greedy' if temperature == 0 else f'temperature {temperature:g}'}; {prompts_text(settings)}, "
+            f"{settings['repeat']} times each; each class in a process of its own, by turns"
         )
         titles = "mode|category|prompts|t/s|llama_cpp t/s|gain|least|over plain|same text".split("|")
-        parts.append(table(titles, [_cells(gain) for gain in self.gains], left=("mode", "category", "least")))
-        parts.append(_EXPLANATION)
-        if self.notes:
-            parts.append(f"Notes:\n{notes_text(self.notes)}")
-        return "\n\n".join(parts)
+        rows = table(titles, [_cells(gain) for gain in self.gains], left=("mode", "category", "least"))
+        return report_text(self.machine, [heading, rows, _EXPLANATION], self.notes, settings.get("command"))
 
 
 def _cells(gain: Gain) -> list[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import specllama
 from specllama.evidence.data import total
+from specllama.evidence.tables import size_text
 
 from .rounds import Prediction
 from .runs import ALL, BenchResult
@@ -43,7 +44,7 @@ def require_folder(folder: Path) -> None:
     Raises:
         OSError: it cannot be made or written, or is a file.
     """
-    with _explained(folder):
+    with _advising(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
@@ -71,7 +72,7 @@ def write_report(result: BenchResult, folder: Path) -> Path:
     pictures = pictures_of(result, rounds, prediction)
     page = _page(result, [picture for picture in pictures if picture.png is not None], prediction.problems)
     path = folder / "report.html"
-    with _explained(folder):
+    with _advising(folder):
         for picture in pictures:
             file = folder / f"{picture.name}.png"
             if picture.png is not None:
@@ -83,7 +84,7 @@ def write_report(result: BenchResult, folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _explained(folder: Path) -> Iterator[None]:
+def _advising(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -94,7 +95,7 @@ def _explained(folder: Path) -> Iterator[None]:
 def _page(result: BenchResult, pictures: Sequence[Picture], problems: Sequence[str]) -> str:
     import jinja2
 
-    from .plot_style import mode_styles
+    from .plots import mode_styles
 
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -144,21 +145,17 @@ def _facts(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         if isinstance(value, Mapping):
             found += _facts(value, f"{label} ")
         else:
-            found.append((label, _size(value) if name == "size" and isinstance(value, int) else _shown(value)))
+            found.append((label, size_text(value) if name == "size" and isinstance(value, int) else _text_of(value)))
     return found
 
 
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.2f} MiB"
-
-
-def _shown(value: Any) -> str:
+def _text_of(value: Any) -> str:
     if value is None or value in ("", [], ()):
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(_shown, value))
+        return ", ".join(map(_text_of, value))
     return f"{value:,}" if isinstance(value, int) and value >= 1_000_000 else str(value)
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from specllama.stats import Stats
 
 from . import plots
-from .plot_style import mode_styles, png, report_style
+from .plots import mode_styles, png, report_style
 from .rounds import Prediction, num_rounds, seconds_by_part
 from .runs import ALL, BenchResult
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from specllama.evidence.tables import curves_table, machine_text, notes_text, table
+from specllama.evidence.tables import curves_table, prompts_text, report_text, table
 
 from .runs import BenchResult, Row
 
@@ -24,15 +24,9 @@ _EXPLANATION = (
 def to_markdown(result: BenchResult) -> str:
     """Machine, settings, a table with one row for each mode and category, the costs of batches, and notes."""
     settings = result.settings
-    parts = [machine_text(result.machine)]
-    if settings.get("command"):
-        parts.append(f"```sh\n{settings['command']}\n```")
-    parts += [_settings(settings), _summary(result.summary)]
-    if result.curves:
-        parts.append(curves_table(result.curves))
-    if result.notes:
-        parts.append(f"Notes:\n{notes_text(result.notes)}")
-    return "\n\n".join(parts)
+    curves = [curves_table(result.curves)] if result.curves else []
+    parts = [_settings(settings), _summary(result.summary), *curves]
+    return report_text(result.machine, parts, result.notes, settings.get("command"))
 
 
 def to_csv(result: BenchResult) -> str:
@@ -67,7 +61,6 @@ def _settings(settings: dict[str, Any]) -> str:
     temperature, seed = settings["temperature"], settings["seed"]
     sampling = "greedy" if temperature == 0 else f"temperature {temperature:g}"
     others = "".join(f", {name} {value}" for name, value in settings["sampling"].items())
-    counts = ", ".join(f"{category} {count}" for category, count in settings["prompts"].items())
     repeat = f", {settings['repeat']} times each" if settings["repeat"] > 1 else ""
     rule = settings["verify"]
     if rule == "auto":
@@ -78,8 +71,8 @@ def _settings(settings: dict[str, Any]) -> str:
         drafted = "as many tokens as pay" if settings.get("is_paced", True) else "all tokens that there are"
     auto = "auto is" if settings.get("synthetic") else f"the mode auto drafts {drafted}, and its rule is"
     return (
-        f"{sampling}{others}, {'no seed' if seed is None else f'seed {seed}'}; up to {settings['max_tokens']} tokens "
-        f"for {sum(settings['prompts'].values())} prompts ({counts}){repeat}; "
+        f"{sampling}{others}, {'no seed' if seed is None else f'seed {seed}'}; "
+        f"{prompts_text(settings)}{repeat}; "
         f"drafted by {settings['drafter'] or 'nothing'}; {auto} {rule}"
     )
 

@@ -1,11 +1,16 @@
-"""The measurements of a benchmark, as data."""
+"""The result of a benchmark: its runs, and rows made of them with ratios to plain decoding and their intervals."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from specllama.evidence.data import Data, Result
+import numpy as np
+import numpy.typing as npt
+
+from specllama.evidence.data import Data, Result, total
+from specllama.stats import ratio
 
 if TYPE_CHECKING:
     from specllama.cost_curve import CostCurve
@@ -13,6 +18,9 @@ if TYPE_CHECKING:
 
 ALL = "all"
 """The category of the rows over every prompt."""
+_RESAMPLES = 5000
+_SEED = 0  # fixed, so that the same runs give the same interval
+_BATCH = 1 << 22  # numbers drawn at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,3 +96,74 @@ class BenchResult(Result):
     """What a batch of n tokens costs, by model: ``target``, ``draft``."""
     notes: list[str] = dataclasses.field(default_factory=list)
     """What a reader of the figures must know."""
+
+
+def summarise(runs: Sequence[Run]) -> list[Row]:
+    """A row for each category and mode, and for all prompts together (last, and alone if there is one category).
+
+    Runs without a speedup, whose plain counterpart was not measured, are left out.
+    """
+    counted = [run for run in runs if run.speedup is not None]
+    categories = list(dict.fromkeys(run.category for run in counted))
+    rows = []
+    for category in [*(categories if len(categories) > 1 else []), ALL]:
+        for mode in dict.fromkeys(run.mode for run in runs):
+            chosen = [run for run in counted if run.mode == mode and category in (run.category, ALL)]
+            if chosen:
+                rows.append(_row(mode, category, chosen))
+    return rows
+
+
+def interval(values: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """The 95% bootstrap interval (percentiles) of the mean of values [n]. For one value both ends are this value."""
+    count = len(values)
+    if count == 1:
+        return float(values[0]), float(values[0])
+    generator = np.random.default_rng(_SEED)
+    rows = max(1, _BATCH // count)
+    means = [
+        values[generator.integers(0, count, (min(rows, _RESAMPLES - start), count))].mean(axis=1)
+        for start in range(0, _RESAMPLES, rows)
+    ]
+    low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def _row(mode: str, category: str, runs: list[Run]) -> Row:
+    speedups = by_prompt((run.prompt_id, run.speedup or 0.0) for run in runs)
+    end_to_end = by_prompt((run.prompt_id, run.end_to_end_speedup or 0.0) for run in runs)
+    values = np.array(list(speedups.values()))
+    low, high = interval(values)
+    worst = min(speedups, key=speedups.__getitem__)
+    stats = total(run.stats for run in runs)
+    generating = stats.total_seconds - stats.prompt_seconds
+    compared = [run.text_equal_to_plain for run in runs if run.text_equal_to_plain is not None]
+    return Row(
+        mode=mode,
+        category=category,
+        num_prompts=len(speedups),
+        num_tokens=stats.num_tokens,
+        tokens_per_second=stats.tokens_per_second,
+        speedup_mean=float(values.mean()),
+        speedup_median=float(np.median(values)),
+        speedup_low=low,
+        speedup_high=high,
+        end_to_end_mean=float(np.mean(list(end_to_end.values()))),
+        acceptance_rate=stats.acceptance_rate,
+        mean_acceptance_length=stats.mean_acceptance_length,
+        draft_share=ratio(stats.draft_seconds, generating),
+        verify_share=ratio(stats.verify_seconds, generating),
+        sample_share=ratio(stats.sample_seconds, generating),
+        worst_prompt=worst,
+        worst_speedup=speedups[worst],
+        num_texts_equal=sum(compared),
+        num_texts_compared=len(compared),
+    )
+
+
+def by_prompt(values: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """By prompt, the mean of its values. `values`: (name of the prompt, value) for each repeat."""
+    found: dict[str, list[float]] = {}
+    for prompt, value in values:
+        found.setdefault(prompt, []).append(value)
+    return {prompt: sum(repeats) / len(repeats) for prompt, repeats in found.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specllama.evidence.tables import curves_table, machine_text, notes_text, table
+from specllama.evidence.tables import curves_table, report_text, table
 
 from .choices import Choice, Plan, TuneResult
 
@@ -18,10 +18,7 @@ _EXPLANATION = (
 
 def to_text(result: TuneResult) -> str:
     """Machine, costs of batches, plans, and notes."""
-    parts = [machine_text(result.machine), curves_table(result.curves), _plans(result.plans)]
-    if result.notes:
-        parts.append(f"Notes:\n{notes_text(result.notes)}")
-    return "\n\n".join(parts)
+    return report_text(result.machine, [curves_table(result.curves), _plans(result.plans)], result.notes)
 
 
 def _plans(plans: Mapping[str, Plan]) -> str:

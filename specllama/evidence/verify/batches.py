@@ -37,12 +37,12 @@ def compare_batches(llm: Llama, tokens: Sequence[int], length: int, advance: Cal
     needed = length + NUM_ROWS
     text = (list(tokens) * (needed // len(tokens) + 1))[:needed]
     with llm.engine.direct() as direct:
-        alone: list[Row] = []
+        single: list[Row] = []
         differing = []
         for size in range(1, min(NUM_ROWS, llm.n_batch) + 1):
             rows = _rows(direct, text[:length], text[length:], size)
-            alone = alone or rows
-            if not all(np.array_equal(one, other) for one, other in zip(alone, rows, strict=True)):
+            single = single or rows
+            if not all(np.array_equal(one, other) for one, other in zip(single, rows, strict=True)):
                 differing.append(size)
             advance()
     return BatchTest(length, NUM_ROWS, tuple(differing))

@@ -229,7 +229,7 @@ def _chosen(llm: Llama, plan: Plan, prompts: Sequence[Prompt | str] | None, coun
     require_at_least(1, num_prompts=count)
     given = limited(builtin_prompts(), 1) if prompts is None else _spread(as_prompts(prompts), count)
     questions, problem = that_fit(llm, given, plan.max_tokens + plan.gamma + 1)
-    if problem and (prompts is not None or not questions):  # a user's prompt must not be left out silently
+    if problem and prompts is not None:  # a user's prompt must not be left out silently
         raise ValueError(problem)
     return _spread(questions, count)
 
