@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ._core import ContextFullError
-from .chat.chats import ChatCall, Message, chat_call
+from .chat import ChatPrompt, Message, chat_prompt
 from .chat.formats.thinking import Thinking
 from .chat.messages import template_of
 from .drop_in.arguments import checked_stops
@@ -142,7 +142,7 @@ class Conversation:
         messages = (*self._state.messages, {"role": "user", "content": message})
         options = {**self.options, **options}
         ours = {name: options.pop(name) for name in _OF_SPECLLAMA if name in options}
-        call = chat_call(self.llm, messages, **options)
+        call = chat_prompt(self.llm, messages, **options)
         prompt = self._prompt_of(call)
         if len(prompt) >= self.llm.n_ctx():
             raise ContextFullError(
@@ -152,7 +152,7 @@ class Conversation:
         return self._answer(messages, call, prompt, ours)
 
     def _answer(
-        self, messages: tuple[Message, ...], call: ChatCall, prompt: list[int], ours: dict[str, Any]
+        self, messages: tuple[Message, ...], call: ChatPrompt, prompt: list[int], ours: dict[str, Any]
     ) -> Generator[Token, None, None]:
         answer: list[Token] = []
         ended = False
@@ -181,7 +181,7 @@ class Conversation:
             return continuation_tokens(self.llm, text)
         return tokens
 
-    def _prompt_of(self, call: ChatCall) -> list[int]:
+    def _prompt_of(self, call: ChatPrompt) -> list[int]:
         """The tokens of a prompt: those that the model has seen, then those of the new text."""
         state = self._state
         if call.written is None or not state.tokens:

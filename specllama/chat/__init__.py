@@ -1,4 +1,30 @@
 """Chats: messages, tools and template fields in; tokens, options of the request and a reader of the answer out.
 
-Which forms of messages and answers a model was trained with is read from its chat template.
+`prepared` makes a `Chat` of the arguments of ``create_chat_completion``. The chat template says with which forms of
+messages and answers a model was trained.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .chats import Chat, Message, RenderedPrompt, chat_prompt, prepared, render_chat, render_text
+    from .prompt import ChatPrompt
+
+__all__ = ["Chat", "ChatPrompt", "Message", "RenderedPrompt", "chat_prompt", "prepared", "render_chat", "render_text"]
+
+_EXPORTS = {
+    "chats": ("Chat", "Message", "RenderedPrompt", "chat_prompt", "prepared", "render_chat", "render_text"),
+    "prompt": ("ChatPrompt",),
+}
+_WHERE = {name: module for module, names in _EXPORTS.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    # Names are imported when they are first used: the check of a prompt's file needs no llama_cpp.
+    from importlib import import_module
+
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_WHERE[name]}", __name__), name)

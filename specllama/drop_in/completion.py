@@ -72,11 +72,11 @@ class Completion:
             whole = functools.partial(llama.detokenize, prev_tokens=self._read_tokens)
         shown: frozenset[int] = frozenset()
         self._is_over: Callable[[bytes], bool] | None = None
-        if call.answer is not None:
-            shown = call.answer.shown
-            grammar = call.answer.begins_behind(self._model, self._prompt_tokens, arguments["grammar"])
+        if call.chat is not None:
+            shown = call.chat.shown
+            grammar = call.chat.begins_behind(self._model, self._prompt_tokens, arguments["grammar"])
             arguments = {**arguments, "grammar": grammar}
-            self._is_over = call.answer.follow()
+            self._is_over = call.chat.follow()
         self._shown_tokens = shown
         self._assembler = TextAssembler(self._model, stops, at_start=not self._prompt, whole=whole, shown=shown)
         self._log, self._prompt_log = self._new_log(), self._new_log()
@@ -89,7 +89,8 @@ class Completion:
     def _new_log(self) -> LogprobLog | None:
         if self._num_logprobs is None:
             return None
-        return LogprobLog(self._model, self._num_logprobs, self._call.token_bytes)
+        chat = self._call.chat
+        return LogprobLog(self._model, self._num_logprobs, None if chat is None else chat.token_bytes)
 
     def _request(self, arguments: dict[str, Any]) -> Request:
         llama = self._llama
@@ -168,8 +169,8 @@ class Completion:
                 self._finish_reason = "stop"
         finally:
             self._generation.close()
-            if self._call.answer is not None:
-                self._call.answer.completed(self._finish_reason)
+            if self._call.chat is not None:
+                self._call.chat.completed(self._finish_reason)
             if self._watch is not None:
                 self._watch.stopped_by = assembler.stopped_by
 

@@ -9,7 +9,7 @@ from .prompt import Prompt
 from .reading import builtin_prompts, limited, read_prompts, read_text
 
 if TYPE_CHECKING:  # the type that `Prompt.rendered` returns
-    from specllama.chat.chats import RenderedPrompt as RenderedPrompt
+    from specllama.chat import RenderedPrompt as RenderedPrompt
 
 
 def as_prompts(given: Iterable[Prompt | str]) -> list[Prompt]:

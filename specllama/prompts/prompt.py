@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specllama import Llama
-    from specllama.chat.chats import RenderedPrompt
+    from specllama.chat import RenderedPrompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +42,6 @@ class Prompt:
 
     def rendered(self, llm: Llama) -> RenderedPrompt:
         """The prompt in a model's tokens."""
-        from specllama.chat.chats import render_chat, render_text
+        from specllama.chat import render_chat, render_text
 
         return render_chat(llm, self.text, self.before) if self.chat else render_text(llm, self.text)

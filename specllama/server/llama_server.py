@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from specllama import Llama, __version__
-from specllama.chat.chats import ChatCall, chat_call
+from specllama.chat import ChatPrompt, prepared
 from specllama.drop_in.images import reads_images
 from specllama.engine.samplers import CHAIN, DEFAULTS
 
@@ -101,7 +101,7 @@ def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, wo
 
 
 async def _prompt_told(
-    request: Request, bodies: Bodies, llm: Llama, told: Callable[[ChatCall], dict[str, Any]]
+    request: Request, bodies: Bodies, llm: Llama, told: Callable[[ChatPrompt], dict[str, Any]]
 ) -> Response:
     """Answers with what `told` says of a chat's prompt."""
     try:
@@ -112,7 +112,7 @@ async def _prompt_told(
         return error_reply(error)
 
 
-def _text_of(llm: Llama, call: ChatCall) -> str:
+def _text_of(llm: Llama, call: ChatPrompt) -> str:
     return llm.engine.text(call.tokens, special=True).decode("utf-8", "replace") if call.text is None else call.text
 
 
@@ -159,15 +159,16 @@ def meta_of(llm: Llama) -> dict[str, Any]:
     }
 
 
-def counted(call: ChatCall) -> dict[str, Any]:
+def counted(call: ChatPrompt) -> dict[str, Any]:
     """The number of a prompt's tokens, in OpenAI's form."""
     return {"object": "response.input_tokens", "input_tokens": len(call.tokens)}
 
 
-def chat_prompt(llm: Llama, body: ChatRequest) -> ChatCall:
+def chat_prompt(llm: Llama, body: ChatRequest) -> ChatPrompt:
     """The prompt that the chat template makes of a chat."""
     messages: Any = [message.model_dump(exclude_unset=True) for message in body.messages]
-    return chat_call(llm, messages, **{name: getattr(body, name) for name in _OF_PROMPT})
+    given = {name: getattr(body, name) for name in _OF_PROMPT}
+    return prepared(llm, {**given, "messages": messages}, warns=False).prompt
 
 
 def generation_settings(given: Mapping[str, Any], samplers: Sequence[str] = ORDER) -> dict[str, Any]:

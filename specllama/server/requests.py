@@ -22,6 +22,7 @@ from pydantic import (
 from typing_extensions import Self
 
 from specllama import Llama
+from specllama.chat import prepared
 from specllama.chat.arguments import CHOICES, require_known
 from specllama.chat.formats.kinds import taught_by
 from specllama.chat.messages import template_of
@@ -551,9 +552,9 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         max_tokens = self.max_tokens if newer is None else newer
         arguments["messages"] = [message.model_dump(exclude_unset=True) for message in self.messages]
         keeps_thoughts = self.reasoning_format == "none"
-        changes = {"is_prompt_only": max_tokens == 0, "keeps_thoughts": keeps_thoughts, "knows_what_is_ignored": True}
-        call = _asked(self, llm, call, **changes)
-        return llm.create_chat_completion(**{**arguments, "max_tokens": max_tokens}, call=call)
+        call = _asked(self, llm, call, is_prompt_only=max_tokens == 0, knows_what_is_ignored=True)
+        chat = prepared(llm, {**arguments, "max_tokens": max_tokens}, keeps_thoughts=keeps_thoughts, warns=False)
+        return chat.answer(call)
 
 
 def _is_strict(body: Any) -> bool:

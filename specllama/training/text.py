@@ -180,7 +180,7 @@ class Writer:
         A chat template up to where the user speaks lets the model invent the question (Magpie, arXiv 2406.08464,
         section 2).
         """
-        from specllama.chat.chats import render_chat, render_text
+        from specllama.chat import render_chat, render_text
 
         if self._before is None:
             try:
@@ -242,12 +242,12 @@ def has_prompts(name: str) -> bool:
 
 def _before_a_question(llm: Llama) -> str | None:
     """The rendered chat up to where the user speaks; None if the file has no template, or one that changes words."""
-    from specllama.chat.chats import chat_call
+    from specllama.chat import chat_prompt
 
     if "tokenizer.chat_template" not in llm.metadata:
         return None
     try:
-        text = chat_call(llm, [{"role": "user", "content": _MARK}]).text
+        text = chat_prompt(llm, [{"role": "user", "content": _MARK}]).text
     except ValueError:
         return None
     before, mark, _ = (text or "").partition(_MARK)

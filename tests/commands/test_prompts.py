@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specllama.chat.chats import render_chat
+from specllama.chat import render_chat
 from specllama.prompts import Prompt, builtin_prompts, limited, read_prompts
 
 if TYPE_CHECKING:

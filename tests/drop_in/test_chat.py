@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specllama.chat.chats import render_chat, render_text
+from specllama.chat import render_chat, render_text
 from specllama.evidence.answer import answer, first_difference
 
 if TYPE_CHECKING:

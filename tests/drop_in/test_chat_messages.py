@@ -16,7 +16,7 @@ from needed import imported
 from specllama import Conversation
 from specllama.batch.answers import Answers
 from specllama.batch.batch import Batch
-from specllama.chat.chats import chat_call
+from specllama.chat import chat_prompt
 
 if TYPE_CHECKING:
     from conftest import MakeLlama
@@ -150,7 +150,7 @@ READ: dict[str, tuple[str, list[Any], str]] = {
 def test_what_the_template_reads(with_template: Opened, name: str) -> None:
     template, messages, expected = READ[name]
     given = json.loads(json.dumps(messages))
-    assert chat_call(with_template(template), messages).text == expected
+    assert chat_prompt(with_template(template), messages).text == expected
     assert messages == given, "the caller's own messages stay as they were"
 
 
@@ -203,9 +203,9 @@ def test_formats_of_llama_cpp(make_llama: MakeLlama, chat_format: str) -> None:
     """They look for no other role than system, and take what is no text for an answer that is to be written."""
     llm = make_llama(chat_format=chat_format)
     answer = {"role": "assistant", "content": "a"}
-    plain = chat_call(llm, [{"role": "system", "content": "Be\nbrief."}, HI, {**answer, "content": ""}, HI])
+    plain = chat_prompt(llm, [{"role": "system", "content": "Be\nbrief."}, HI, {**answer, "content": ""}, HI])
     newer = [{"role": "developer", "content": [text("Be"), text("brief.")]}, HI, {**answer, "content": None}, HI]
-    assert chat_call(llm, newer).text == plain.text
+    assert chat_prompt(llm, newer).text == plain.text
     assert plain.text is not None and "Be\nbrief." in plain.text and "None" not in plain.text
 
 
@@ -221,7 +221,7 @@ def test_a_handler_made_of_a_template_reads_as_the_template(make_llama: MakeLlam
     handler = Jinja2ChatFormatter(KNOWN_ROLES, eos_token="</s>", bos_token="<s>").to_chat_handler()
     llm = make_llama(chat_handler=handler)
     messages: Any = [{"role": "developer", "content": [text("Be brief.")]}, HI, calling()]
-    assert chat_call(llm, messages).text == 'system:Be brief.|user:hi|assistant:(look {"a": 1})|'
+    assert chat_prompt(llm, messages).text == 'system:Be brief.|user:hi|assistant:(look {"a": 1})|'
 
 
 def test_a_handler_of_the_users_own_gets_what_was_sent(make_llama: MakeLlama) -> None:
@@ -289,7 +289,7 @@ class Answer:
 def test_an_answer_that_is_sent_back_as_it_came(with_template: Opened) -> None:
     llm = with_template(KNOWN_ROLES)
     messages: Any = [HI, Answer(**calling(), refusal=None, annotations=None), RESULT]
-    assert chat_call(llm, messages).text == 'user:hi|assistant:(look {"a": 1})|tool:ok|'
+    assert chat_prompt(llm, messages).text == 'user:hi|assistant:(look {"a": 1})|tool:ok|'
     assert llm.create_chat_completion(messages, **GREEDY)["choices"]
 
 
@@ -310,7 +310,7 @@ def test_a_message_that_nobody_could_read(make_llama: MakeLlama, number: int) ->
         llm.create_chat_completion([HI, message], **GREEDY)
     assert why in str(caught.value)
     with pytest.raises(error) as rendered:
-        chat_call(llm, [HI, message])
+        chat_prompt(llm, [HI, message])
     assert str(rendered.value) == str(caught.value)
 
 
@@ -319,7 +319,7 @@ def test_a_message_that_nobody_could_read(make_llama: MakeLlama, number: int) ->
 )
 def test_what_the_template_refuses_is_said(with_template: Opened, template: str, why: str) -> None:
     llm = with_template(template)
-    for ask in (llm.create_chat_completion, lambda messages: chat_call(llm, messages)):
+    for ask in (llm.create_chat_completion, lambda messages: chat_prompt(llm, messages)):
         with pytest.raises(ValueError, match=f"the model's chat template cannot render these messages: .*{why}"):
             ask([HI])
 

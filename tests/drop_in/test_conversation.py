@@ -15,7 +15,7 @@ import pytest
 import tiny_models as tiny
 
 import specllama
-from specllama.chat.chats import chat_call
+from specllama.chat import chat_prompt
 from specllama.conversation import Conversation, _text_behind
 from specllama.drop_in.prompt_tokens import continuation_tokens
 
@@ -199,7 +199,7 @@ def test_a_template_that_rewrites_answers_is_followed(with_template: Any) -> Non
     conversation = Conversation(llm, **SAMPLING)
     for message in SAID:
         said(conversation, message)
-        expected = chat_call(llm, conversation.messages[:-1])
+        expected = chat_prompt(llm, conversation.messages[:-1])
         assert llm.input_ids[: llm.stats.num_prompt_tokens].tolist() == expected.tokens
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specllama.chat.chats import RenderedPrompt
+from specllama.chat import RenderedPrompt
 from specllama.evidence.bench import Bench, BenchResult, Mode, Plan, Run, benchmark, run
 from specllama.prompts import Prompt
 from specllama.stats import Stats

@@ -20,7 +20,7 @@ from openai.types.responses import Response, ResponseStreamEvent, response_creat
 from served import Served, serving  # needs the extra
 
 import specllama
-from specllama.chat.chats import chat_call
+from specllama.chat import chat_prompt
 from specllama.server.requests import ChatRequest
 from specllama.server.responses import _OF_ITEM, _OF_PART, _SENT_BACK, ResponsesRequest
 
@@ -190,7 +190,7 @@ def test_what_was_said_goes_back(saying: Saying) -> None:
     ]
     functions = [{"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": LOOK_AT}}]
     functions += [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
-    expected = chat_call(llm, chat, tools=functions)
+    expected = chat_prompt(llm, chat, tools=functions)
     assert llm.detokenize(found, special=True) == llm.detokenize(expected.tokens, special=True)
 
 
