@@ -22,9 +22,10 @@ from .answers import ChatAnswer
 from .arguments import checked_chat
 from .continued import with_continued
 from .forced_calls import with_forced_calls
-from .messages import formatter_of, handler_for, has_own_handler, template_errors
+from .formats.kinds import taught_by
+from .messages import formatter_of, handler_for, has_own_handler, template_errors, template_of
 from .prompt import ChatPrompt, called_function, for_handler, rendered
-from .template_fields import given_fields, may_think, read_fields, warn_of_fields
+from .template_fields import given_fields, may_think, read_fields, unread_fields, warn_of_fields
 
 Message = dict[str, str]
 """``{"role": "system" | "user" | "assistant", "content": ...}``."""
@@ -43,6 +44,10 @@ class Chat:
     """A chat that is prepared. It may be answered any number of times, by several threads at once.
 
     `prepared` makes it.
+
+    Attributes:
+        without_effect: the names of arguments that have none: fields that the template does not read, and
+            ``keeps_thoughts`` if thoughts are not a text between two marks.
     """
 
     def __init__(
@@ -53,12 +58,14 @@ class Chat:
         *,
         prompt: ChatPrompt | None,
         ask: Callable[..., Any],
+        without_effect: Sequence[str],
     ) -> None:
         self._llama = llama
         self._ours = ours
         self._make_reader = make_reader
         self._prompt = prompt
         self._ask = ask
+        self.without_effect = without_effect
 
     def reader(self) -> ChatAnswer:
         """What reads an answer. Each answer needs one of its own."""
@@ -137,14 +144,18 @@ def prepared(llm: BaseLlama, arguments: Mapping[str, Any], *, keeps_thoughts: bo
     }
     reader = functools.partial(ChatAnswer, llm, chat, forced, **options)
     handler, read = _handler(llm, chat["messages"]), read_fields(llm, fields)
-    formatter = formatter_of(handler)
+    formatter, prompt = formatter_of(handler), None
     if formatter is not None:
         prompt = rendered(llm, formatter, chat, read, continued, parse_special=special)
-        return Chat(llama, ours, reader, prompt=prompt, ask=functools.partial(_completed, llm, called_function(chat)))
-    if not has_own_handler(llm):
-        chat, read = for_handler(llm, chat, read, parse_special=special)
-    asked = completed(BaseLlama.create_chat_completion, chat)
-    return Chat(llama, ours, reader, prompt=None, ask=functools.partial(handler, **{**asked, **read}))
+        ask = functools.partial(_completed, llm, called_function(chat))
+    else:
+        if not has_own_handler(llm):
+            chat, read = for_handler(llm, chat, read, parse_special=special)
+        ask = functools.partial(handler, **{**completed(BaseLlama.create_chat_completion, chat), **read})
+    form = taught_by(template_of(llm))[0]
+    keeps_none = keeps_thoughts and form is not None and form.thoughts
+    without_effect = [*unread_fields(llm, fields), *(["keeps_thoughts"] if keeps_none else [])]
+    return Chat(llama, ours, reader, prompt=prompt, ask=ask, without_effect=without_effect)
 
 
 def _handler(llm: BaseLlama, messages: Any) -> Any:

@@ -62,7 +62,7 @@ class Completion:
         self._created = int(time.time())
         self._model_name = llama.model_path if arguments["model"] is None else arguments["model"]
         self._suffix = arguments["suffix"]
-        self._prompt_tokens = prompt_tokens_of(llama, self._prompt, self._suffix)
+        self._prompt_tokens = call.prompt_tokens or prompt_tokens_of(llama, self._prompt, self._suffix)
         self._warn_double_bos()
         self._max_tokens = self._room_for(arguments["max_tokens"])
         stops = [text.encode("utf-8") for text in checked_stops(arguments["stop"])]

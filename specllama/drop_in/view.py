@@ -58,6 +58,7 @@ class Call:
         min_tokens: the least number of tokens in each text.
         prediction: the text that is expected.
         chat: reads the answer of a chat; None outside of chats.
+        prompt_tokens: the prompt's tokens, if they are known already.
     """
 
     slot: Slot
@@ -69,6 +70,7 @@ class Call:
     min_tokens: int = 0
     prediction: str | None = None
     chat: ChatReader | None = None
+    prompt_tokens: list[int] | None = None
 
     @property
     def listener(self) -> Listener:

@@ -13,8 +13,9 @@ from specllama.drop_in.view import Call
 from specllama.drop_in.watch import Watch
 from specllama.stats import Stats, Tally
 
+from .chats import ChatRequest
+from .completions import CompletionRequest
 from .job import Item
-from .requests import ChatRequest, CompletionRequest
 from .timings import timings
 
 

@@ -16,15 +16,14 @@ from specllama.chat.arguments import require_known
 from specllama.drop_in.parts import text_of
 
 from .blocks import READ, Block, Blocks
+from .chats import ChatRequest
 from .document import with_body
 from .errors import error_body, error_headers, status_of
 from .generating import Generating
 from .job import Item
-from .llama_server import chat_prompt
 from .other_form import OtherForm, with_fields_of
 from .replies import JsonReply, event_of
 from .request_limits import Place, checked
-from .requests import ChatRequest
 from .said import say_once
 from .wire import without_nulls
 
@@ -237,7 +236,7 @@ def add_messages(app: FastAPI, generating: Generating) -> None:
 def _tokens(body: CountRequest, llm: Llama) -> list[int]:
     asked = body.asked(llm)
     asked.require_room(llm)
-    return chat_prompt(llm, asked).tokens
+    return asked.prepared(llm).prompt.tokens
 
 
 def _error(error: Exception) -> Item:

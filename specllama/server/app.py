@@ -23,6 +23,8 @@ from specllama.llama import require_ours
 
 from .anthropic import CountRequest, MessagesRequest, add_messages
 from .auth import KeyRequired
+from .chats import ChatRequest
+from .completions import CompletionRequest
 from .document import document, with_body
 from .embeddings import EmbeddingRequest, add_embeddings, can_embed, require_embeds
 from .ending import CancelledEnded
@@ -36,9 +38,9 @@ from .log import RequestsLogged
 from .metrics import Metrics, RequestsCounted
 from .native import InfillRequest, NativeRequest, add_native
 from .page import page_and_policy
+from .prompts import DetokenizeRequest, TokenizeInputRequest
 from .replies import JsonReply
 from .request_limits import MAX_BODY, Bodies
-from .requests import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeInputRequest
 from .responses import ResponsesRequest, add_responses
 from .worker import Worker
 

@@ -10,7 +10,8 @@ from specllama.drop_in.view import call_on
 from specllama.engine.position import Position
 from specllama.engine.slot import Slot, UnderWay
 
-from .requests import ChatRequest, CompletionRequest
+from .chats import ChatRequest
+from .completions import CompletionRequest
 
 
 class _Begins(Exception):  # noqa: N818  # it is no error: all is well until here

@@ -23,11 +23,12 @@ from specllama.engine.limits import require_room, require_room_for_ids, size_of
 
 from .document import with_body
 from .errors import error_reply
+from .fields import with_nulls
 from .job import Item, Work
 from .log import note_job
+from .prompts import Prompt
 from .replies import JsonReply, stopped_when_client_leaves
 from .request_limits import Bodies
-from .requests import Prompt, with_nulls
 from .wire import without_nulls
 from .worker import Worker
 

@@ -12,8 +12,9 @@ from specllama.drop_in.watch import Watch
 from specllama.many.outcomes import takes_the_model_alone
 from specllama.warn import warn
 
+from .chats import ChatRequest
+from .completions import CompletionRequest
 from .job import Work
-from .requests import ChatRequest, CompletionRequest
 from .several import answering
 
 

@@ -14,24 +14,21 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from specllama import Llama, __version__
-from specllama.chat import ChatPrompt, prepared
+from specllama.chat import ChatPrompt
 from specllama.drop_in.images import reads_images
 from specllama.engine.samplers import CHAIN, DEFAULTS
 
+from .chats import ChatRequest
 from .document import with_body
 from .errors import error_reply
+from .fields import KnownFields
 from .llama_fields import ORDER
+from .prompts import DetokenizeRequest, OnePrompt, require_room_for_prompt
 from .replies import JsonReply
 from .request_limits import Bodies
-from .requests import ChatRequest, DetokenizeRequest, KnownFields, OnePrompt, require_room_for_prompt
 from .worker import Worker
 
 _TEMPLATE = "tokenizer.chat_template"
-_OF_PROMPT = (
-    *("tools", "tool_choice", "functions", "function_call"),
-    *("chat_template_kwargs", "reasoning_effort", "continue_final_message", "parse_special"),
-)
-"""The fields of a chat that its prompt may depend on, besides the messages."""
 
 
 def _content(given: Any) -> OnePrompt:
@@ -107,7 +104,7 @@ async def _prompt_told(
     try:
         body = await bodies.parsed(request, ChatRequest)
         await bodies.run(body.require_room, llm)
-        return JsonReply(told(await bodies.run(chat_prompt, llm, body)))
+        return JsonReply(told((await bodies.run(body.prepared, llm)).prompt))
     except Exception as error:  # a chat handler may raise anything
         return error_reply(error)
 
@@ -162,13 +159,6 @@ def meta_of(llm: Llama) -> dict[str, Any]:
 def counted(call: ChatPrompt) -> dict[str, Any]:
     """The number of a prompt's tokens, in OpenAI's form."""
     return {"object": "response.input_tokens", "input_tokens": len(call.tokens)}
-
-
-def chat_prompt(llm: Llama, body: ChatRequest) -> ChatPrompt:
-    """The prompt that the chat template makes of a chat."""
-    messages: Any = [message.model_dump(exclude_unset=True) for message in body.messages]
-    given = {name: getattr(body, name) for name in _OF_PROMPT}
-    return prepared(llm, {**given, "messages": messages}, warns=False).prompt
 
 
 def generation_settings(given: Mapping[str, Any], samplers: Sequence[str] = ORDER) -> dict[str, Any]:

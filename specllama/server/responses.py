@@ -17,15 +17,15 @@ from specllama import Llama
 from specllama.chat.arguments import require_known
 
 from .blocks import READ, Block, Blocks
+from .chats import ChatRequest
 from .document import with_body
 from .errors import error_body, error_reply
 from .generating import Generating
 from .job import Item
-from .llama_server import chat_prompt, counted
+from .llama_server import counted
 from .other_form import OtherForm, with_fields_of
 from .replies import JsonReply
 from .request_limits import checked
-from .requests import ChatRequest
 from .said import say_once
 from .wire import is_others, without_nulls
 
@@ -212,7 +212,7 @@ def add_responses(app: FastAPI, generating: Generating) -> None:
 def _counted(body: ResponsesRequest, llm: Llama) -> Item:
     asked = body.asked(llm)
     asked.require_room(llm)
-    return counted(chat_prompt(llm, asked))
+    return counted(asked.prepared(llm).prompt)
 
 
 def _error_event(error: Exception, number: int) -> Item:

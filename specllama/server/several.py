@@ -16,8 +16,9 @@ from specllama.drop_in.watch import Watch
 from specllama.engine.listener import Stopped
 
 from .answers import Answers, timings_field, usage
+from .chats import ChatRequest
+from .completions import CompletionRequest
 from .job import Item, Work
-from .requests import ChatRequest, CompletionRequest
 
 Request = CompletionRequest | ChatRequest
 Lend = Callable[[Any, Watch], contextlib.AbstractContextManager[Call]]

@@ -21,7 +21,7 @@ from served import Served, serving  # needs the extra
 
 import specllama
 from specllama.chat import chat_prompt
-from specllama.server.requests import ChatRequest
+from specllama.server.chats import ChatRequest
 from specllama.server.responses import _OF_ITEM, _OF_PART, _SENT_BACK, ResponsesRequest
 
 if TYPE_CHECKING:
