@@ -11,8 +11,7 @@ from typing import Any, cast
 from pydantic import PrivateAttr
 
 from specllama import Llama
-from specllama.drop_in.view import Call
-from specllama.drop_in.watch import Watch
+from specllama.drop_in import Call, Watch
 from specllama.many.outcomes import Outcome, takes_the_model_alone
 from specllama.server.blocks import READ
 from specllama.server.chats import ChatRequest

@@ -9,20 +9,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .arguments import CHOICES, as_llama_cpp_has_it, check_request, require_known, with_parameters
     from .chats import Chat, Message, RenderedPrompt, chat_prompt, prepared, render_chat, render_text
+    from .depth import raise_too_deep, require_few_levels
     from .prompt import ChatPrompt
 
-__all__ = ["Chat", "ChatPrompt", "Message", "RenderedPrompt", "chat_prompt", "prepared", "render_chat", "render_text"]
+__all__ = ["CHOICES", "Chat", "ChatPrompt", "as_llama_cpp_has_it", "chat_prompt", "check_request"]
+__all__ += ["Message", "RenderedPrompt", "prepared", "raise_too_deep", "render_chat", "render_text"]
+__all__ += ["require_few_levels", "require_known", "with_parameters"]
 
 _EXPORTS = {
+    "arguments": ("CHOICES", "as_llama_cpp_has_it", "check_request", "require_known", "with_parameters"),
     "chats": ("Chat", "Message", "RenderedPrompt", "chat_prompt", "prepared", "render_chat", "render_text"),
+    "depth": ("raise_too_deep", "require_few_levels"),
     "prompt": ("ChatPrompt",),
 }
 _WHERE = {name: module for module, names in _EXPORTS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    # Names are imported when they are first used: the check of a prompt's file needs no llama_cpp.
+    # Names are imported when they are first used: the check of a file of prompts needs no llama_cpp.
     from importlib import import_module
 
     if name not in _WHERE:

@@ -23,6 +23,7 @@ from .arguments import checked_chat
 from .continued import with_continued
 from .forced_calls import with_forced_calls
 from .formats.kinds import taught_by
+from .formats.thinking import Thinking
 from .messages import formatter_of, handler_for, has_own_handler, template_errors, template_of
 from .prompt import ChatPrompt, called_function, for_handler, rendered
 from .template_fields import given_fields, may_think, read_fields, unread_fields, warn_of_fields
@@ -81,10 +82,13 @@ class Chat:
         reader = self.reader()
         prompt = self._prompt or _noted(self._llama, self._ask, reader)
         grammar = prompt.options["grammar"]
-        if grammar is None:
-            return prompt
-        grammar = reader.begins_behind(lent(self._llama), prompt.tokens, grammar)
-        return dataclasses.replace(prompt, options={**prompt.options, "grammar": grammar})
+        if grammar is not None:
+            grammar = reader.begins_behind(lent(self._llama), prompt.tokens, grammar)
+        return dataclasses.replace(prompt, options={**prompt.options, **self._ours, "grammar": grammar})
+
+    def thinking(self) -> Thinking:
+        """What tells of a growing answer whether it is in a thought."""
+        return Thinking(template_of(self._llama), self.prompt.text or "")
 
     def answer(self, call: Call, **changes: Any) -> Any:
         """Generate an answer.

@@ -47,7 +47,7 @@ class ChatPrompt:
     @property
     def stop(self) -> list[str]:
         """The stop strings: those that were given, and those of the chat format."""
-        return checked_stops(self.options["stop"])
+        return checked_stops(self.options.get("stop"))
 
     def continuation(self, llama: BaseLlama, text: str) -> list[int]:
         """The tokens of the end of the prompt: of a part of ``written``, before which other tokens come."""

@@ -6,7 +6,7 @@ import contextlib
 from typing import NoReturn
 
 from specllama import Llama
-from specllama.drop_in.view import call_on
+from specllama.drop_in import call_on
 from specllama.engine.position import Position
 from specllama.engine.slot import Slot, UnderWay
 

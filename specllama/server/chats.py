@@ -18,10 +18,8 @@ from pydantic import (
 from typing_extensions import Self
 
 from specllama import Llama
-from specllama.chat import Chat, prepared
-from specllama.drop_in.images import decodes_by_itself, reads_images
-from specllama.drop_in.parts import TEXTS, text_of
-from specllama.drop_in.view import Call
+from specllama.chat import Chat, ChatPrompt, prepared
+from specllama.drop_in import TEXTS, Call, decodes_by_itself, reads_images, text_of
 from specllama.engine.limits import require_room, size_of
 from specllama.grammars.schemas import why_not_enforced
 
@@ -199,6 +197,15 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
     def _not_enforced(self) -> str | None:
         names = ("tools", "tool_choice", "functions", "function_call", "response_format")
         return why_not_enforced({name: getattr(self, name) for name in names})
+
+    def prompt(self, llm: Llama) -> ChatPrompt:
+        """The prompt that the chat template makes.
+
+        Raises:
+            ValueError: the request cannot fit or be read, or the template refuses it.
+        """
+        self.require_room(llm)
+        return self.prepared(llm).prompt
 
     def prepared(self, llm: Llama) -> Chat:
         """The chat: its prompt, and what its answer must be. All answers to it have the same."""

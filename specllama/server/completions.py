@@ -10,8 +10,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_vali
 from typing_extensions import Self
 
 from specllama import Llama
-from specllama.drop_in.prompt_tokens import prompt_tokens_of
-from specllama.drop_in.view import Call
+from specllama.drop_in import Call, prompt_tokens_of
 from specllama.engine.limits import size_of
 from specllama.grammars.schemas import why_not_enforced, with_grammar_of_format
 

@@ -15,10 +15,8 @@ from starlette.responses import Response
 from typing_extensions import Self
 
 from specllama import Llama
-from specllama.chat.arguments import require_known
-from specllama.drop_in.embedding import as_inputs
-from specllama.drop_in.view import call_on
-from specllama.drop_in.watch import Watch
+from specllama.chat import require_known
+from specllama.drop_in import Watch, as_inputs, call_on
 from specllama.engine.limits import require_room, require_room_for_ids, size_of
 
 from .document import with_body

@@ -13,9 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from typing_extensions import Self
 
 from specllama import Llama
-from specllama.chat.arguments import CHOICES, require_known
-from specllama.drop_in.prediction import checked_prediction, is_looked_up
-from specllama.drop_in.view import Call, call_on
+from specllama.chat import CHOICES, require_known
+from specllama.drop_in import Call, call_on, checked_prediction, is_looked_up
 from specllama.engine.limits import require_room, size_of
 from specllama.engine.options import Verify, checked_seed
 from specllama.engine.vocabulary import end_tokens

@@ -12,7 +12,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from specllama import Llama
-from specllama.drop_in.watch import Watch
+from specllama.drop_in import Watch
 
 from .beginning import require_can_begin
 from .chats import ChatRequest

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, Literal
 
-from specllama.drop_in.watch import Watch
+from specllama.drop_in import Watch
 from specllama.engine.listener import Stopped
 from specllama.stats import Stats
 

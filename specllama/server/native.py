@@ -10,8 +10,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 from starlette.responses import Response
 
 from specllama import Llama
-from specllama.drop_in.logprobs import bytes_named
-from specllama.drop_in.prompt_tokens import infill_tokens, prompt_tokens_of
+from specllama.drop_in import bytes_named, infill_tokens, prompt_tokens_of
 from specllama.engine.limits import require_room, size_of
 
 from .completions import CompletionRequest

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeGuard, cast
 from pydantic import PlainValidator
 
 from specllama import Llama
-from specllama.drop_in.prompt_tokens import leading_tokens
+from specllama.drop_in import leading_tokens
 from specllama.engine.limits import BYTES_OF_TOKEN, require_room, require_room_for_ids, size_of
 
 from .fields import KnownFields

@@ -11,8 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from specllama import Llama
-from specllama.drop_in.view import Call
-from specllama.drop_in.watch import Watch
+from specllama.drop_in import Call, Watch
 from specllama.engine.listener import Stopped
 
 from .answers import Answers, timings_field, usage
