@@ -39,7 +39,7 @@ from .drop_in.sampling import sampled
 from .drop_in.saved_state import fitted, marked, origin_of, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
 from .drop_in.tokenizing import Tokenizing
-from .drop_in.view import Call, EngineLlama, llama_of, run
+from .drop_in.view import Call, EngineLlama, exclusively, llama_of
 from .engine.drafts.automatic import Automatic, Room
 from .engine.drafts.draft_options import DraftOptions
 from .engine.drafts.kinds import understood
@@ -362,7 +362,11 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         llama, call = llama_of(self), call_of(self, kwargs, num_draft_tokens, verify)
         given = kwargs if call.chat is None else call.chat.completed_options(kwargs)
         arguments = bound(BaseLlama.create_completion, args, given)
-        return run(llama, call.slot, lambda: Completion(llama, call, arguments).answer())
+        with call.slot.exclusive():
+            completion = Completion(llama, call, arguments)
+            if not arguments["stream"]:
+                return completion.response()
+        return exclusively(llama, call.slot, completion.chunks())
 
     @with_options(BaseLlama.__call__)
     def __call__(
@@ -436,8 +440,9 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         """
         llama, call = llama_of(self), call_of(self, kwargs, num_draft_tokens, verify)
         arguments = bound(BaseLlama.create_completion, (prompt,), kwargs)
-        tokens: Iterator[Token] = run(llama, call.slot, lambda: Completion(llama, call, arguments).tokens())
-        return tokens
+        with call.slot.exclusive():
+            completion = Completion(llama, call, arguments)
+        return exclusively(llama, call.slot, completion.tokens())
 
     # State
 

@@ -15,7 +15,7 @@ from specllama.drop_in.images import decodes_by_itself, handler_for_text
 from specllama.drop_in.lending import lent
 from specllama.drop_in.prompt_tokens import prompt_tokens_of
 from specllama.drop_in.requests import call_of
-from specllama.drop_in.view import Call, EngineLlama, View, run
+from specllama.drop_in.view import Call, EngineLlama, View, exclusively
 from specllama.grammars.schemas import schemas_by_grammar, warn_of_schemas, with_grammar_of_format
 
 from .answers import ChatAnswer
@@ -107,8 +107,9 @@ class Chat:
             found = self._ask(prompt=self._prompt.tokens, **options, call=call)
         else:
             view = View(self._llama, call_of(self._llama, {**self._ours, "call": call}))
-            with template_errors():
-                found = run(self._llama, call.slot, lambda: self._ask(llama=view, **changes))
+            with template_errors(), call.slot.exclusive():
+                found = self._ask(llama=view, **changes)
+            found = exclusively(self._llama, call.slot, found) if isinstance(found, Iterator) else found
         return reader.read(found)
 
 

@@ -56,7 +56,6 @@ class Completion:
         self._model = lent(llama)
         self._prompt = checked_prompt(arguments["prompt"])
         self._echo: bool = arguments["echo"]
-        self._stream: bool = arguments["stream"]
         self._num_logprobs = _checked_logprobs(arguments["logprobs"], llama.n_vocab())
         self._id = f"cmpl-{uuid.uuid4()}"
         self._created = int(time.time())
@@ -105,10 +104,8 @@ class Completion:
             wants_logits=self._log is not None,
         )
 
-    def answer(self) -> Any:
-        """The response as a dict, or an iterator of chunks with ``stream=True``."""
-        if self._stream:
-            return self._chunks()
+    def response(self) -> dict[str, Any]:
+        """The whole text, and what is said of it."""
         self._load_cached_state()
         for _ in self._generate():
             pass
@@ -180,7 +177,8 @@ class Completion:
             self._model.piece(token, special=token in self._shown_tokens)
         )
 
-    def _chunks(self) -> Iterator[dict[str, Any]]:
+    def chunks(self) -> Iterator[dict[str, Any]]:
+        """The text in pieces, as a stream has them."""
         self._load_cached_state()
         for _ in self._generate():
             # Nothing is sent before the first token: until then an error can still be reported by its own response.

@@ -144,27 +144,14 @@ def call_on(llama: EngineLlama, **changes: Any) -> Call:
     return dataclasses.replace(llama._call, **changes)
 
 
-def run(llama: EngineLlama, slot: Slot, generate: Callable[[], Any]) -> Any:
-    """Generate at a Llama's slot while no other thread uses it.
-
-    Args:
-        llama: the Llama.
-        slot: the slot.
-        generate: the function to call. If it returns an iterator, each of its items is made alone at the slot, too.
-
-    Raises:
-        BusyError: another thread is generating at this slot.
-    """
-    with slot.exclusive():
-        result = generate()
-    return _exclusively(llama, slot, result) if isinstance(result, Iterator) else result
-
-
-def _exclusively(llama: EngineLlama, slot: Slot, items: Iterator[_Item]) -> Iterator[_Item]:
+def exclusively(llama: EngineLlama, slot: Slot, items: Iterator[_Item]) -> Iterator[_Item]:
     """The items of a stream, each made while no other thread uses the slot.
 
     `llama` keeps the Llama alive: the stream may drop the last other reference, and the Llama cannot be closed while
     its slot is in use.
+
+    Raises:
+        BusyError: another thread is generating at this slot.
     """
     try:
         while True:
