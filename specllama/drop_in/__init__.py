@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from .parts import TEXTS, text_of
     from .prediction import checked_prediction, is_looked_up, prediction_usage
     from .prompt_tokens import infill_tokens, leading_tokens, prompt_tokens_of
+    from .requests import call_of
     from .seeds import seed_for_completion
     from .view import Call, call_on
     from .watch import Watch
 
-__all__ = ["Call", "as_inputs", "bytes_named", "call_on", "checked_prediction", "checked_stops"]
+__all__ = ["Call", "as_inputs", "bytes_named", "call_of", "call_on", "checked_prediction", "checked_stops"]
 __all__ += ["decodes_by_itself", "give_image_handler", "infill_tokens", "is_looked_up", "leading_tokens"]
 __all__ += ["nearest", "prediction_usage", "prompt_tokens_of", "reads_images", "seed_for_completion"]
 __all__ += ["TEXTS", "Watch", "text_of"]
@@ -35,6 +36,7 @@ _EXPORTS = {
     "parts": ("TEXTS", "text_of"),
     "prediction": ("checked_prediction", "is_looked_up", "prediction_usage"),
     "prompt_tokens": ("infill_tokens", "leading_tokens", "prompt_tokens_of"),
+    "requests": ("call_of",),
     "seeds": ("seed_for_completion",),
     "view": ("Call", "call_on"),
     "watch": ("Watch",),

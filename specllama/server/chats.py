@@ -20,8 +20,8 @@ from typing_extensions import Self
 from specllama import Llama
 from specllama.chat import Chat, ChatPrompt, prepared
 from specllama.drop_in import TEXTS, Call, decodes_by_itself, reads_images, text_of
-from specllama.engine.limits import require_room, size_of
-from specllama.grammars.schemas import why_not_enforced
+from specllama.engine import require_room, size_of
+from specllama.grammars import why_not_enforced
 
 from .fields import MOST_LOGPROBS, Additions, Once, with_llama_servers
 from .images import require_images

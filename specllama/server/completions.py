@@ -11,8 +11,8 @@ from typing_extensions import Self
 
 from specllama import Llama
 from specllama.drop_in import Call, prompt_tokens_of
-from specllama.engine.limits import size_of
-from specllama.grammars.schemas import why_not_enforced, with_grammar_of_format
+from specllama.engine import size_of
+from specllama.grammars import why_not_enforced, with_grammar_of_format
 
 from .fields import MOST_LOGPROBS, MOST_TEXTS, Additions, Once, with_llama_servers
 from .llama_fields import any_object

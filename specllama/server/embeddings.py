@@ -17,7 +17,7 @@ from typing_extensions import Self
 from specllama import Llama
 from specllama.chat import require_known
 from specllama.drop_in import Watch, as_inputs, call_on
-from specllama.engine.limits import require_room, require_room_for_ids, size_of
+from specllama.engine import require_room, require_room_for_ids, size_of
 
 from .document import with_body
 from .errors import error_reply

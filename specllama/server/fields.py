@@ -14,10 +14,8 @@ from typing_extensions import Self
 
 from specllama import Llama
 from specllama.chat import CHOICES, require_known
-from specllama.drop_in import Call, call_on, checked_prediction, is_looked_up
-from specllama.engine.limits import require_room, size_of
-from specllama.engine.options import Verify, checked_seed
-from specllama.engine.vocabulary import end_tokens
+from specllama.drop_in import Call, call_of, checked_prediction, is_looked_up
+from specllama.engine import Verify, checked_seed, end_tokens, require_room, size_of
 
 from .llama_fields import DOCUMENTED, DOCUMENTED_OF_CHATS, as_ours
 from .sampler_fields import ChainFields, SamplerFields
@@ -149,7 +147,7 @@ class Additions(ChainFields, SamplerFields):
     def warnings(self, llm: Llama) -> list[str]:
         """Warnings of accepted fields that had no effect."""
         names = {*(self.model_extra or {})}
-        asked = call_on(llm, options=llm.engine.account.options.overridden(self.num_draft_tokens, None))
+        asked = call_of(llm, {"num_draft_tokens": self.num_draft_tokens})
         if self.prediction is not None and not is_looked_up(llm, asked):
             names.add("prediction")
         return [f"{name} has no effect here" for name in sorted(names)]

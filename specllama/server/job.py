@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Literal
 
 from specllama.drop_in import Watch
-from specllama.engine.listener import Stopped
+from specllama.engine import Stopped
 from specllama.stats import Stats
 
 Item = dict[str, Any]

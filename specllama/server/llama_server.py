@@ -16,7 +16,7 @@ from starlette.responses import Response
 from specllama import Llama, __version__
 from specllama.chat import ChatPrompt
 from specllama.drop_in import reads_images
-from specllama.engine.samplers import CHAIN, DEFAULTS
+from specllama.engine import CHAIN, DEFAULTS
 
 from .chats import ChatRequest
 from .document import with_body

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from specllama import Llama
 from specllama.drop_in import bytes_named, infill_tokens, prompt_tokens_of
-from specllama.engine.limits import require_room, size_of
+from specllama.engine import require_room, size_of
 
 from .completions import CompletionRequest
 from .document import with_body

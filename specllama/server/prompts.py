@@ -8,7 +8,7 @@ from pydantic import PlainValidator
 
 from specllama import Llama
 from specllama.drop_in import leading_tokens
-from specllama.engine.limits import BYTES_OF_TOKEN, require_room, require_room_for_ids, size_of
+from specllama.engine import BYTES_OF_TOKEN, require_room, require_room_for_ids, size_of
 
 from .fields import KnownFields
 

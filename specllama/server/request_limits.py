@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from specllama.chat import raise_too_deep, require_few_levels
-from specllama.engine.listener import Stopped
+from specllama.engine import Stopped
 
 from .threads import Threads
 

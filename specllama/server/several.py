@@ -12,7 +12,7 @@ from typing import Any
 
 from specllama import Llama
 from specllama.drop_in import Call, Watch
-from specllama.engine.listener import Stopped
+from specllama.engine import Stopped
 
 from .answers import Answers, timings_field, usage
 from .chats import ChatRequest
