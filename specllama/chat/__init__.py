@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .arguments import CHOICES, as_llama_cpp_has_it, check_request, require_known, with_parameters
-    from .chats import Chat, Message, RenderedPrompt, chat_prompt, prepared, render_chat, render_text
+    from .chats import Chat, Message, chat_prompt, prepared
     from .depth import raise_too_deep, require_few_levels
     from .prompt import ChatPrompt
 
 __all__ = ["CHOICES", "Chat", "ChatPrompt", "as_llama_cpp_has_it", "chat_prompt", "check_request"]
-__all__ += ["Message", "RenderedPrompt", "prepared", "raise_too_deep", "render_chat", "render_text"]
+__all__ += ["Message", "prepared", "raise_too_deep"]
 __all__ += ["require_few_levels", "require_known", "with_parameters"]
 
 _EXPORTS = {
     "arguments": ("CHOICES", "as_llama_cpp_has_it", "check_request", "require_known", "with_parameters"),
-    "chats": ("Chat", "Message", "RenderedPrompt", "chat_prompt", "prepared", "render_chat", "render_text"),
+    "chats": ("Chat", "Message", "chat_prompt", "prepared"),
     "depth": ("raise_too_deep", "require_few_levels"),
     "prompt": ("ChatPrompt",),
 }

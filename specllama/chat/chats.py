@@ -32,15 +32,6 @@ Message = dict[str, str]
 """``{"role": "system" | "user" | "assistant", "content": ...}``."""
 
 
-@dataclasses.dataclass(frozen=True)
-class RenderedPrompt:
-    """A prompt for ``create_completion``."""
-
-    tokens: list[int]
-    stop: list[str]
-    """The texts that end an answer in this chat format, besides the model's own end tokens."""
-
-
 class Chat:
     """A chat that is prepared. It may be answered any number of times, by several threads at once.
 
@@ -189,26 +180,6 @@ def chat_prompt(llm: BaseLlama, messages: Sequence[Mapping[str, Any]], **options
         TypeError, ValueError: as `prepared` does; or a chat handler makes no prompt of tokens.
     """
     return prepared(llm, {**options, "messages": list(messages)}).prompt
-
-
-def render_chat(llm: BaseLlama, message: str, before: Sequence[Mapping[str, Any]] = ()) -> RenderedPrompt:
-    """The prompt that ``llm.create_chat_completion`` would decode for a message of a user.
-
-    Args:
-        llm: the model.
-        message: the message.
-        before: the messages before it.
-
-    Raises:
-        ValueError: the chat handler makes no prompt of tokens.
-    """
-    prompt = chat_prompt(llm, [*map(dict, before), {"role": "user", "content": message}])
-    return RenderedPrompt(prompt.tokens, prompt.stop)
-
-
-def render_text(llm: BaseLlama, text: str) -> RenderedPrompt:
-    """The prompt that ``llm.create_completion`` would decode for a text, with BOS if the model wants it."""
-    return RenderedPrompt(prompt_tokens_of(llm, text, None), [])
 
 
 def _noted(llama: EngineLlama, ask: Callable[..., Any], reader: ChatAnswer) -> ChatPrompt:
