@@ -6,7 +6,9 @@ messages and answers a model was trained.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from specllama.doors import opened
 
 if TYPE_CHECKING:
     from .arguments import CHOICES, as_llama_cpp_has_it, check_request, require_known, with_parameters
@@ -24,13 +26,4 @@ _EXPORTS = {
     "depth": ("raise_too_deep", "require_few_levels"),
     "prompt": ("ChatPrompt",),
 }
-_WHERE = {name: module for module, names in _EXPORTS.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    # Names are imported when they are first used: the check of a file of prompts needs no llama_cpp.
-    from importlib import import_module
-
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_WHERE[name]}", __name__), name)
+__getattr__ = opened(__name__, _EXPORTS)

@@ -8,7 +8,9 @@ A `Call` asks a Llama's methods for what they have no argument for, such as a sl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from specllama.doors import opened
 
 if TYPE_CHECKING:
     from .arguments import checked_stops, nearest
@@ -41,13 +43,4 @@ _EXPORTS = {
     "view": ("Call", "call_on"),
     "watch": ("Watch",),
 }
-_WHERE = {name: module for module, names in _EXPORTS.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    # Names are imported when they are first used: a watch needs no llama_cpp.
-    from importlib import import_module
-
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_WHERE[name]}", __name__), name)
+__getattr__ = opened(__name__, _EXPORTS)

@@ -6,7 +6,9 @@ its `Request`, and a `Listener` is notified of it. Characters of texts, chats an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from specllama.doors import opened
 
 if TYPE_CHECKING:
     from specllama._core import SamplerParams, server_samplers
@@ -80,13 +82,4 @@ _EXPORTS = {
     "unused_slot": ("TextBegins", "UnusedSlot"),
     "vocabulary": ("Gbnf", "end_tokens"),
 }
-_WHERE = {name: module for module, names in _EXPORTS.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    # Names are imported when they are first used: the command line needs limits and rules without loading libllama.
-    from importlib import import_module
-
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_WHERE[name]}", __name__), name)
+__getattr__ = opened(__name__, _EXPORTS)

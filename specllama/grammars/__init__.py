@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from specllama.doors import opened
 
 if TYPE_CHECKING:
     from .schemas import why_not_enforced, with_grammar_of_format
@@ -10,10 +12,4 @@ if TYPE_CHECKING:
 __all__ = ["why_not_enforced", "with_grammar_of_format"]
 
 
-def __getattr__(name: str) -> Any:
-    # Imported when it is first used: the rest of this folder needs no llama_cpp.
-    from importlib import import_module
-
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(".schemas", __name__), name)
+__getattr__ = opened(__name__, {"schemas": __all__})

@@ -25,9 +25,8 @@ from specllama.grammars import why_not_enforced
 
 from .fields import MOST_LOGPROBS, Additions, Once, with_llama_servers
 from .images import require_images
-from .llama_fields import as_ours
 from .said import say_once
-from .wire import chat_body, is_others
+from .wire import is_others
 
 _IMAGE = "image_url"
 _LEAST_OF_MESSAGE = 4  # tokens that a chat template adds around each message, about
@@ -128,11 +127,6 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         for kind in made._left_out:
             say_once(f"tools of the type {kind!r} are left out: functions can be called, and no other tools")
         return made
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_llama_cpp_has_it(cls, body: Any) -> Any:
-        return chat_body(as_ours(body, is_chat=True)) if isinstance(body, dict) else body
 
     @model_validator(mode="after")
     def _begins_or_continues(self) -> Self:

@@ -19,7 +19,7 @@ from specllama.engine import Verify, checked_seed, end_tokens, require_room, siz
 
 from .llama_fields import DOCUMENTED, DOCUMENTED_OF_CHATS, as_ours
 from .sampler_fields import ChainFields, SamplerFields
-from .wire import plain_body, without_nulls
+from .wire import chat_body, plain_body, without_nulls
 
 _OURS = {
     *("timings_per_token", "return_origins", "return_progress", "stream_options", "repeat_last_n", "ignore_eos"),
@@ -37,19 +37,6 @@ MOST_TEXTS = 128  # OpenAI's limit of n
 MOST_LOGPROBS = 20  # OpenAI's limit for chats; that for completions, 5, is too low for some clients
 
 
-class StreamOptions(BaseModel):
-    """OpenAI's options of a stream."""
-
-    include_usage: bool = False
-    include_obfuscation: bool = Field(False, description="Has no effect: nothing is added to chunks.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known(cls, options: Any) -> Any:
-        require_known("stream_options", options, set(cls.model_fields))
-        return without_nulls(options) if isinstance(options, dict) else options
-
-
 class KnownFields(BaseModel):
     """A body, or a part of one, that may have its own fields only."""
 
@@ -61,6 +48,15 @@ class KnownFields(BaseModel):
     def _known(cls, given: Any) -> Any:
         require_known(cls.called, given, set(cls.model_fields))
         return without_nulls(given) if isinstance(given, dict) else given
+
+
+class StreamOptions(KnownFields):
+    """OpenAI's options of a stream."""
+
+    called: ClassVar[str] = "stream_options"
+
+    include_usage: bool = False
+    include_obfuscation: bool = Field(False, description="Has no effect: nothing is added to chunks.")
 
 
 def with_nulls(schema: dict[str, Any]) -> None:
@@ -111,8 +107,10 @@ class Additions(ChainFields, SamplerFields):
     def _known(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
-        ours = as_ours(body, is_chat="messages" in cls.model_fields)
-        plain = plain_body(ours, {name for kind in Additions.__subclasses__() for name in kind.model_fields})
+        is_chat = "messages" in cls.model_fields
+        ours = as_ours(body, is_chat=is_chat)
+        known = {name for kind in Additions.__subclasses__() for name in kind.model_fields}
+        plain = plain_body(chat_body(ours) if is_chat else ours, known)
         for name in _OF_CHATS - cls.model_fields.keys():
             if name in plain:
                 raise ValueError(f'"{name}" is for /v1/chat/completions: ask there, or leave it out')
