@@ -23,11 +23,11 @@ import recorded
 from specllama import Llama
 from specllama import _core_test as _test
 from specllama.backend.cpu import cpu_name
-from specllama.chat.chats import RenderedPrompt, chat_call
+from specllama.chat import chat_prompt
 from specllama.engine.earlier_answers import EarlierAnswers
 from specllama.evidence.answer import answer
 from specllama.models.catalog import resolve
-from specllama.prompts import builtin_prompts, limited, read_prompts
+from specllama.prompts import RenderedPrompt, builtin_prompts, limited, read_prompts
 
 POOL = 16_384  # tokens
 MOST = (4, 8, 16)  # tokens drafted in a round
@@ -97,7 +97,7 @@ class Text:
 
 def ask(llm: Llama, messages: Sequence[dict[str, str]], **options: Any) -> tuple[Text, str]:
     """The answer to a chat, and its text."""
-    prompt = chat_call(llm, messages).tokens
+    prompt = chat_prompt(llm, messages).tokens
     found = answer(llm, RenderedPrompt(prompt, []), **options)
     return Text([*map(int, prompt)], [*map(int, found.tokens)]), found.text
 

@@ -20,7 +20,7 @@ import recorded
 
 import specllama
 from specllama.backend.cpu import default_threads
-from specllama.chat.chats import chat_call
+from specllama.chat import chat_prompt
 from specllama.evidence.machine import describe_machine
 from specllama.models.catalog import resolve
 from specllama.prompts import Prompt, builtin_prompts, limited, read_prompts
@@ -64,7 +64,7 @@ def our_rates(llm: specllama.Llama, prompt: Prompt, max_tokens: int) -> dict[str
 
 def compare(llm: specllama.Llama, prompt: Prompt, given: argparse.Namespace, forwards: bool) -> dict[str, float]:
     """Tokens per second of each way, for one prompt."""
-    call = chat_call(llm, [{"role": "user", "content": prompt.text}])
+    call = chat_prompt(llm, [{"role": "user", "content": prompt.text}])
     if call.text is None:
         raise ValueError(f"{given.target} has no chat template whose text could be given to llama.cpp's tools")
     found: dict[str, float] = {}

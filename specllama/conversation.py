@@ -11,19 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ._core import ContextFullError
-from .chat.chats import ChatCall, Message, chat_call
-from .chat.formats.thinking import Thinking
-from .chat.messages import template_of
-from .drop_in.arguments import checked_stops
-from .drop_in.prompt_tokens import continuation_tokens
-from .engine.samplers import SAMPLERS
+from .chat import Chat, ChatPrompt, Message, prepared
 
 if TYPE_CHECKING:
     from .llama import Llama
     from .token import Token
 
 _ROLES = ("system", "user", "assistant")
-_OF_SPECLLAMA = ("num_draft_tokens", "verify", "min_tokens", *SAMPLERS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,24 +134,20 @@ class Conversation:
             ValueError: the chat template refuses the messages, for example a system message.
         """
         messages = (*self._state.messages, {"role": "user", "content": message})
-        options = {**self.options, **options}
-        ours = {name: options.pop(name) for name in _OF_SPECLLAMA if name in options}
-        call = chat_call(self.llm, messages, **options)
-        prompt = self._prompt_of(call)
+        chat = prepared(self.llm, {**self.options, **options, "messages": list(messages)})
+        prompt = self._prompt_of(chat.prompt)
         if len(prompt) >= self.llm.n_ctx():
             raise ContextFullError(
                 f"the context is full: with this message the conversation has {len(prompt)} tokens, and n_ctx is "
                 f"{self.llm.n_ctx()}; forget the oldest turns, begin anew, or create the Llama with a larger n_ctx (-c)"
             )
-        return self._answer(messages, call, prompt, ours)
+        return self._answer(messages, chat, prompt)
 
-    def _answer(
-        self, messages: tuple[Message, ...], call: ChatCall, prompt: list[int], ours: dict[str, Any]
-    ) -> Generator[Token, None, None]:
+    def _answer(self, messages: tuple[Message, ...], chat: Chat, prompt: list[int]) -> Generator[Token, None, None]:
         answer: list[Token] = []
         ended = False
-        thinking = Thinking(template_of(self.llm), call.text or "")
-        tokens = cast("Generator[Token, None, None]", self.llm.generate_tokens(prompt, **call.options, **ours))
+        thinking, written = chat.thinking(), chat.prompt.written
+        tokens = cast("Generator[Token, None, None]", self.llm.generate_tokens(prompt, **chat.prompt.options))
         try:
             with contextlib.closing(tokens):
                 for token in tokens:
@@ -168,26 +158,25 @@ class Conversation:
         finally:
             if answer or ended:
                 text = "".join(token.text for token in answer)
-                stops = checked_stops(call.options.get("stop"))
-                seen = (*prompt, *self._tokens_of(text, [token.id for token in answer], prompt, stops))
+                seen = (*prompt, *self._tokens_of(text, [token.id for token in answer], prompt, chat.prompt))
                 messages = (*messages, {"role": "assistant", "content": text})
-                self._state = _State(messages, call.written or "", () if call.written is None else seen)
+                self._state = _State(messages, written or "", () if written is None else seen)
 
-    def _tokens_of(self, text: str, tokens: list[int], prompt: list[int], stops: list[str]) -> list[int]:
+    def _tokens_of(self, text: str, tokens: list[int], prompt: list[int], asked: ChatPrompt) -> list[int]:
         """The tokens of an answer: the generated ones; or, if a stop string was cut off, those of the shorter text."""
         written = self.llm.detokenize(tokens, prev_tokens=prompt).decode("utf-8", errors="ignore")
         named = self.llm.detokenize(tokens, special=True).decode("utf-8", errors="ignore")
-        if written != text or named.endswith(tuple(stops)):
-            return continuation_tokens(self.llm, text)
+        if written != text or named.endswith(tuple(asked.stop)):
+            return asked.continuation(self.llm, text)
         return tokens
 
-    def _prompt_of(self, call: ChatCall) -> list[int]:
+    def _prompt_of(self, asked: ChatPrompt) -> list[int]:
         """The tokens of a prompt: those that the model has seen, then those of the new text."""
         state = self._state
-        if call.written is None or not state.tokens:
-            return call.tokens
-        news = _text_behind(call.written, state.prompt, state.messages[-1]["content"])
-        return call.tokens if news is None else [*state.tokens, *call.continuation(self.llm, news)]
+        if asked.written is None or not state.tokens:
+            return asked.tokens
+        news = _text_behind(asked.written, state.prompt, state.messages[-1]["content"])
+        return asked.tokens if news is None else [*state.tokens, *asked.continuation(self.llm, news)]
 
     # Files
 

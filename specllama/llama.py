@@ -18,13 +18,6 @@ from . import _core
 from .backend.cpu import llama_threads
 from .backend.kernel_use import checked_kernels, loading
 from .backend.streams import has_stderr
-from .chat.answers import ChatAnswer
-from .chat.arguments import checked_chat, left_out_by_handlers, with_left_out
-from .chat.continued import with_continued
-from .chat.forced_calls import with_forced_calls
-from .chat.messages import template_errors
-from .chat.prompt import chat_prompt
-from .chat.template_fields import given_fields, may_think, warn_of_fields
 from .drop_in.arguments import (
     bound,
     check_constructor,
@@ -41,15 +34,12 @@ from .drop_in.context_params import ContextParams
 from .drop_in.draft_loading import DraftLoader
 from .drop_in.embedding import as_inputs, batches, embeddings
 from .drop_in.lending import lent
-from .drop_in.logprobs import with_bytes
-from .drop_in.min_tokens import checked_min_tokens
-from .drop_in.prediction import checked_prediction
-from .drop_in.requests import request_of
+from .drop_in.requests import call_of, request_of
 from .drop_in.sampling import sampled
 from .drop_in.saved_state import fitted, marked, origin_of, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
 from .drop_in.tokenizing import Tokenizing
-from .drop_in.view import Call, EngineLlama, View, call_on, llama_of, run
+from .drop_in.view import Call, EngineLlama, exclusively, llama_of
 from .engine.drafts.automatic import Automatic, Room
 from .engine.drafts.draft_options import DraftOptions
 from .engine.drafts.kinds import understood
@@ -67,10 +57,8 @@ from .engine.options import (
     checked_seed,
 )
 from .engine.position import Position
-from .engine.samplers import taken_from
 from .engine.slot import raise_busy
 from .engine.texts import checked_cache_tokens, checked_max_parallel
-from .grammars.schemas import schemas_by_grammar, warn_of_schemas, with_grammar_of_format
 from .many.completions import ParallelCompletions
 from .models import catalog
 from .models.loading import captured_errors, explained
@@ -359,40 +347,33 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Generator[int, Sequence[int] | None, None]:
         """See the base class."""
-        llama, call = llama_of(self), self._asked(num_draft_tokens, verify, kwargs)
+        llama, call = llama_of(self), call_of(self, kwargs, num_draft_tokens, verify)
         arguments = bound(BaseLlama.generate, args, kwargs)
         tokens, reset = arguments["tokens"], arguments["reset"]
         tokens = list(tokens) if isinstance(tokens, Iterator) else tokens
         request = request_of(llama, call, arguments, seed_for_generate(llama), tokens=tokens, reset=reset)
         return _with_send(Generation(call.slot, request, keeper=llama))
 
-    def _asked(self, num_draft_tokens: Any, verify: Any, kwargs: dict[str, Any]) -> Call:
-        """What a call asks for. Arguments that llama_cpp's methods do not have are removed from `kwargs`.
-
-        Our own code passes a ``call``. A chat handler of llama_cpp's cannot, so its view holds the call.
-        """
-        call = kwargs.pop("call") if isinstance(kwargs.get("call"), Call) else call_on(self)
-        options = call.options.overridden(num_draft_tokens, verify, taken_from(kwargs))
-        least = checked_min_tokens(kwargs.pop("min_tokens")) if "min_tokens" in kwargs else call.min_tokens
-        if "prediction" in kwargs:
-            call = dataclasses.replace(call, prediction=checked_prediction(kwargs.pop("prediction")))
-        return dataclasses.replace(call, options=options, min_tokens=least)
-
     @with_options(BaseLlama.create_completion)
     def create_completion(
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        llama, call = llama_of(self), self._asked(num_draft_tokens, verify, kwargs)
-        arguments = bound(BaseLlama.create_completion, args, with_left_out(kwargs, call.asked))
-        return run(llama, call.slot, lambda: Completion(llama, call, arguments).answer())
+        llama, call = llama_of(self), call_of(self, kwargs, num_draft_tokens, verify)
+        given = kwargs if call.chat is None else call.chat.completed_options(kwargs)
+        arguments = bound(BaseLlama.create_completion, args, given)
+        with call.slot.exclusive():
+            completion = Completion(llama, call, arguments)
+            if not arguments["stream"]:
+                return completion.response()
+        return exclusively(llama, call.slot, completion.chunks())
 
     @with_options(BaseLlama.__call__)
     def __call__(
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        call = self._asked(num_draft_tokens, verify, kwargs)
+        call = call_of(self, kwargs, num_draft_tokens, verify)
         return self.create_completion(**bound(BaseLlama.__call__, args, kwargs), call=call)
 
     @with_options(
@@ -416,43 +397,18 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         **kwargs: Any,
     ) -> Any:
         """See the base class."""
-        call = self._asked(num_draft_tokens, verify, kwargs)
-        fields = given_fields(chat_template_kwargs, reasoning_effort)
-        asked = given_to(BaseLlama.create_chat_completion, args, kwargs)
-        asked, continued = with_continued(self, asked, continue_final_message)
-        chat = checked_chat(self, asked)
-        schemas, of_format = schemas_by_grammar(chat), with_grammar_of_format(chat)
-        if not call.knows_what_is_ignored:
-            warn_of_schemas(chat)
-            warn_of_fields(self, fields)
-        chat = of_format
-        parallel = parallel_tool_calls is None or bool(parallel_tool_calls)
-        chat, forced = with_forced_calls(self, chat, parallel=parallel)
-        answer = ChatAnswer(
-            self,
-            chat,
-            forced,
-            parallel=parallel,
-            keeps_thoughts=call.keeps_thoughts,
-            may_think=continued is None and may_think(fields),
-        )
-        token_bytes: dict[str, bytes] = {}
-        chat, prompt = chat_prompt(self, chat, fields, continued, parse_special=bool(parse_special))
-        call = dataclasses.replace(
-            call,
-            schemas=schemas,
-            asked=left_out_by_handlers(self, chat),
-            token_bytes=token_bytes,
-            answer=answer,
-            prompt=prompt,
-        )
-        view: Any = View(llama_of(self), call)
+        from .chat import prepared
 
-        def answered() -> Any:
-            return answer.read(with_bytes(super(Llama, view).create_chat_completion(**chat), token_bytes))
-
-        with template_errors():
-            return run(view, call.slot, answered)
+        call = call_of(self, kwargs, num_draft_tokens, verify)
+        fields = {
+            "parallel_tool_calls": parallel_tool_calls,
+            "chat_template_kwargs": chat_template_kwargs,
+            "reasoning_effort": reasoning_effort,
+            "continue_final_message": continue_final_message,
+            "parse_special": parse_special,
+        }
+        given = given_to(BaseLlama.create_chat_completion, args, kwargs)
+        return prepared(llama_of(self), {**given, **fields}).answer(call)
 
     def generate_tokens(
         self,
@@ -482,10 +438,11 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             BusyError: another thread is generating.
             ClosedError: the Llama is closed.
         """
-        llama, call = llama_of(self), self._asked(num_draft_tokens, verify, kwargs)
+        llama, call = llama_of(self), call_of(self, kwargs, num_draft_tokens, verify)
         arguments = bound(BaseLlama.create_completion, (prompt,), kwargs)
-        tokens: Iterator[Token] = run(llama, call.slot, lambda: Completion(llama, call, arguments).tokens())
-        return tokens
+        with call.slot.exclusive():
+            completion = Completion(llama, call, arguments)
+        return exclusively(llama, call.slot, completion.tokens())
 
     # State
 

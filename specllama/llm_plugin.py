@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import llm
 from pydantic import Field, Json
 
-from .engine.rules import VERIFY
+from .engine import VERIFY
 from .server.sampler_fields import SamplerFields
 
 if TYPE_CHECKING:

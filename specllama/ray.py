@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from .backend.cpu import default_threads
-from .drop_in.arguments import nearest
+from .drop_in import nearest
 from .many.outcomes import Outcome
 
 try:

@@ -273,6 +273,7 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
 MakeLlama = Callable[..., "specllama.Llama"]
 MakeBase = Callable[..., "llama_cpp.Llama"]
 Saying = Callable[..., "specllama.Llama"]
+WithTemplate = Callable[..., "specllama.Llama"]
 
 
 @pytest.fixture
@@ -324,6 +325,18 @@ def saying(make_llama: MakeLlama, tmp_path: Path) -> Saying:
     def make(pieces: Sequence[str], template: str, special: Sequence[str] = (), **options: Any) -> specllama.Llama:
         path = tiny.write_saying(tmp_path / f"saying{next(names)}.gguf", pieces, template, special)
         return make_llama(path, path, **{"n_ctx": 1024, **options})
+
+    return make
+
+
+@pytest.fixture
+def with_template(tmp_path: Path, make_llama: MakeLlama) -> WithTemplate:
+    """Opens the words model with another chat template."""
+
+    def make(template: str, **options: Any) -> specllama.Llama:
+        words = dataclasses.replace(tiny.word_vocabulary(), chat_template=template)
+        path = tiny.write_llama(tmp_path / "model.gguf", words, tiny.llama_weights(words, seed=1))
+        return make_llama(path, **options)
 
     return make
 

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from specllama.prompts.reading import object_of
+from specllama.prompts import object_of
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LONGEST = 8 << 20  # bytes of a line, as many as the server takes of a request

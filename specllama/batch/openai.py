@@ -11,13 +11,13 @@ from typing import Any, cast
 from pydantic import PrivateAttr
 
 from specllama import Llama
-from specllama.drop_in.view import Call
-from specllama.drop_in.watch import Watch
+from specllama.drop_in import Call, Watch
 from specllama.many.outcomes import Outcome, takes_the_model_alone
 from specllama.server.blocks import READ
+from specllama.server.chats import ChatRequest
+from specllama.server.completions import CompletionRequest
 from specllama.server.errors import error_body, status_of
 from specllama.server.request_limits import checked
-from specllama.server.requests import ChatRequest, CompletionRequest
 from specllama.server.responses import ResponsesRequest
 from specllama.server.several import answering
 from specllama.server.wire import without_nulls

@@ -7,8 +7,8 @@ from typing import Any
 from llama_cpp.llama_grammar import LlamaGrammar
 
 from specllama import Llama
-from specllama.drop_in.view import Call
-from specllama.engine.limits import require_room, size_of
+from specllama.drop_in import Call
+from specllama.engine import require_room, size_of
 from specllama.many.outcomes import Outcome, arguments_of
 
 from .line import Line

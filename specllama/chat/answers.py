@@ -11,10 +11,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from specllama.drop_in.base_class import BaseLlama
+from specllama.drop_in.logprobs import add_bytes
 from specllama.engine.model import Model
 from specllama.engine.vocabulary import Gbnf
+from specllama.grammars.schema import SchemaGrammar
 
-from .arguments import CHOICES
+from .arguments import CHOICES, left_out_by_handlers, with_left_out
 from .forced_calls import ForcedCalls, begun_calls, free_calls, special_token, tools_of
 from .formats.format import Format
 from .formats.kinds import read_answer, taught_by
@@ -36,9 +38,11 @@ class ChatAnswer:
         parallel: whether the answer may have more than one call.
         keeps_thoughts: whether thoughts stay in the text.
         may_think: whether the model may begin a thought by itself, if the answer is prescribed.
+        schemas: our grammars of tools, by the text of the grammar that a chat handler of llama_cpp's makes of each.
 
     Attributes:
         shown: the special tokens that must be in the text that is read, since they mark calls or thoughts.
+        token_bytes: the bytes of tokens, by their texts in log-probabilities.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class ChatAnswer:
         parallel: bool = True,
         keeps_thoughts: bool = False,
         may_think: bool = True,
+        schemas: Mapping[str, SchemaGrammar] | None = None,
     ) -> None:
         form, self._thoughts = taught_by(template_of(llama))
         self._tools = tools_of(chat) if chat.get("tool_choice") != "none" else {}
@@ -68,12 +73,21 @@ class ChatAnswer:
         self._is_free = True
         self._is_thinking = False
         self._is_cut_off = False
+        self._left_out = left_out_by_handlers(llama, chat)
+        self._schemas = schemas or {}
         self.shown = special_tokens(llama, self._form, self._thoughts)
+        self.token_bytes: dict[str, bytes] = {}
 
     @property
     def is_read(self) -> bool:
         """Whether the answer may contain calls or thoughts."""
         return self._form is not None or self._thoughts is not None
+
+    def completed_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a completion that a chat handler asks for, with those that it has not passed on."""
+        options = with_left_out(options, self._left_out)
+        grammar = options.get("grammar")
+        return {**options, "grammar": self._schemas.get(getattr(grammar, "_grammar", ""), grammar)}
 
     def begins_behind(self, model: Model, prompt: Sequence[int], grammar: Any) -> Any:
         """Look at the end of the prompt, which may have begun a thought.
@@ -126,28 +140,13 @@ class ChatAnswer:
         return is_over
 
     def read(self, answer: Any) -> Any:
-        """A chat handler's response or chunks, with thoughts and calls moved out of the text into their own fields."""
+        """A chat's response or chunks, with thoughts and calls moved out of the text into their own fields."""
         if isinstance(answer, Iterator):
-            answer = self._as_openai_has_them(answer)
-            return self._chunks(answer) if self.is_read else answer
+            return self._chunks(answer)
+        add_bytes(answer, self.token_bytes)
         for choice in _choices(answer):
             self._tell_cut_off(choice)
         return self._response(answer) if self.is_read else answer
-
-    def _as_openai_has_them(self, chunks: Iterator[Any]) -> Generator[Any, None, None]:
-        """A chat handler's chunks, in which only the first part of a call has its id, type and name.
-
-        llama_cpp's handlers write these in each part. OpenAI's clients join the texts of all parts.
-        """
-        named: set[Any] = set()
-        try:
-            for chunk in chunks:
-                for choice in _choices(chunk):
-                    _name_once(choice, named)
-                    self._tell_cut_off(choice)
-                yield chunk
-        finally:
-            getattr(chunks, "close", lambda: None)()
 
     def _tell_cut_off(self, choice: Any) -> None:
         """Report a call that was cut off, as OpenAI does. llama_cpp's handlers do not."""
@@ -181,29 +180,52 @@ class ChatAnswer:
         return {**response, "choices": choices}
 
     def _chunks(self, chunks: Iterator[Any]) -> Generator[Any, None, None]:
-        reader, has_calls, held = self._reader(), False, None
+        """The chunks. Only the first part of a call has its id, type and name, as OpenAI's clients expect it.
+
+        llama_cpp's handlers write these in each part. OpenAI's clients join the texts of all parts.
+        """
+        named: set[Any] = set()
+        read = _Chunks(self._reader()).read if self.is_read else lambda chunk: [chunk]
         try:
             for chunk in chunks:
-                choice = chunk["choices"][0]
-                delta = choice["delta"]
-                is_last = choice["finish_reason"] is not None
-                if not is_last and not isinstance(delta.get("content"), str):
-                    yield chunk
-                    continue
-                found = reader.feed(delta.get("content") or "")
-                found = _joined(found, reader.end()) if is_last else found
-                has_calls = has_calls or "tool_calls" in found
-                held = _with_logprobs_of(held, choice["logprobs"])
-                if is_last:
-                    if found:
-                        yield _chunk(chunk, found, held, None)
-                        held = None
-                    yield _chunk(chunk, {}, held, _reason(choice, has_calls))
-                elif found:
-                    yield _chunk(chunk, found, held, None)
-                    held = None
+                add_bytes(chunk, self.token_bytes)
+                for choice in _choices(chunk):
+                    _name_once(choice, named)
+                    self._tell_cut_off(choice)
+                yield from read(chunk)
         finally:
             getattr(chunks, "close", lambda: None)()
+
+
+class _Chunks:
+    """Reads the chunks of one answer.
+
+    Args:
+        reader: reads their text.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._has_calls = False
+        self._held: Any = None  # log-probabilities of text that is held back
+
+    def read(self, chunk: Any) -> Iterator[Any]:
+        """The chunks to send in place of this one."""
+        choice = chunk["choices"][0]
+        delta = choice["delta"]
+        is_last = choice["finish_reason"] is not None
+        if not is_last and not isinstance(delta.get("content"), str):
+            yield chunk
+            return
+        found = self._reader.feed(delta.get("content") or "")
+        found = _joined(found, self._reader.end()) if is_last else found
+        self._has_calls = self._has_calls or "tool_calls" in found
+        self._held = _with_logprobs_of(self._held, choice["logprobs"])
+        if found:
+            yield _chunk(chunk, found, self._held, None)
+            self._held = None
+        if is_last:
+            yield _chunk(chunk, {}, self._held, _reason(choice, self._has_calls))
 
 
 def special_tokens(llama: BaseLlama, form: Format | None, thoughts: Any) -> frozenset[int]:

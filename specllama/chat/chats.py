@@ -1,126 +1,205 @@
-"""Chats as prompts: messages become tokens, in the form in which the model was trained to read them."""
+"""A chat, prepared once: its prompt, what is asked of the completion, and a reader of the answer."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from llama_cpp.llama_chat_format import _convert_completion_to_chat, _convert_completion_to_chat_function
+
+from specllama.drop_in.arguments import OURS, completed, given_to
 from specllama.drop_in.base_class import BaseLlama, file_of
+from specllama.drop_in.images import decodes_by_itself, handler_for_text
 from specllama.drop_in.lending import lent
-from specllama.drop_in.prompt_tokens import continuation_tokens, prompt_tokens_of
-from specllama.drop_in.view import Call, EngineLlama, View
+from specllama.drop_in.prompt_tokens import prompt_tokens_of
+from specllama.drop_in.requests import call_of
+from specllama.drop_in.view import Call, EngineLlama, View, exclusively
 from specllama.grammars.schemas import schemas_by_grammar, warn_of_schemas, with_grammar_of_format
 
 from .answers import ChatAnswer
-from .arguments import checked_chat, left_out_by_handlers, with_left_out
+from .arguments import checked_chat
 from .continued import with_continued
 from .forced_calls import with_forced_calls
-from .messages import template_errors
-from .prompt import ChatPrompt, chat_prompt
-from .special_names import is_marked, without_marks
-from .template_fields import given_fields, may_think
+from .formats.kinds import taught_by
+from .formats.thinking import Thinking
+from .messages import formatter_of, handler_for, has_own_handler, template_errors, template_of
+from .prompt import ChatPrompt, called_function, for_handler, rendered
+from .template_fields import given_fields, may_think, read_fields, unread_fields, warn_of_fields
 
 Message = dict[str, str]
 """``{"role": "system" | "user" | "assistant", "content": ...}``."""
 
 
-@dataclasses.dataclass(frozen=True)
-class RenderedPrompt:
-    """A prompt for ``create_completion``."""
+class Chat:
+    """A chat that is prepared. It may be answered any number of times, by several threads at once.
 
-    tokens: list[int]
-    stop: list[str]
-    """The texts that end an answer in this chat format, besides the model's own end tokens."""
+    `prepared` makes it.
+
+    Attributes:
+        without_effect: the names of arguments that have none: fields that the template does not read, and
+            ``keeps_thoughts`` if thoughts are not a text between two marks.
+    """
+
+    def __init__(
+        self,
+        llama: EngineLlama,
+        ours: Mapping[str, Any],
+        make_reader: Callable[[], ChatAnswer],
+        *,
+        prompt: ChatPrompt | None,
+        ask: Callable[..., Any],
+        without_effect: Sequence[str],
+    ) -> None:
+        self._llama = llama
+        self._ours = ours
+        self._make_reader = make_reader
+        self._prompt = prompt
+        self._ask = ask
+        self.without_effect = without_effect
+
+    def reader(self) -> ChatAnswer:
+        """What reads an answer. Each answer needs one of its own."""
+        return self._make_reader()
+
+    @functools.cached_property
+    def prompt(self) -> ChatPrompt:
+        """The prompt, and the arguments of ``create_completion`` with which the model answers it.
+
+        Raises:
+            ValueError: a chat handler makes the prompts, and it makes none of tokens.
+        """
+        reader = self.reader()
+        prompt = self._prompt or _noted(self._llama, self._ask, reader)
+        grammar = prompt.options["grammar"]
+        if grammar is not None:
+            grammar = reader.begins_behind(lent(self._llama), prompt.tokens, grammar)
+        return dataclasses.replace(prompt, options={**prompt.options, **self._ours, "grammar": grammar})
+
+    def thinking(self) -> Thinking:
+        """What tells of a growing answer whether it is in a thought."""
+        return Thinking(template_of(self._llama), self.prompt.text or "")
+
+    def answer(self, call: Call, **changes: Any) -> Any:
+        """Generate an answer.
+
+        Args:
+            call: what is asked besides the arguments.
+            changes: other values of arguments that the prompt does not depend on, such as ``seed`` and ``stream``.
+
+        Returns:
+            What ``create_chat_completion`` returns: the response, or an iterator of chunks.
+        """
+        reader = self.reader()
+        call = dataclasses.replace(call, chat=reader)
+        if self._prompt is not None:
+            options = {**self._prompt.options, **self._ours, **changes}
+            found = self._ask(prompt=self._prompt.tokens, **options, call=call)
+        else:
+            view = View(self._llama, call_of(self._llama, {**self._ours, "call": call}))
+            with template_errors(), call.slot.exclusive():
+                found = self._ask(llama=view, **changes)
+            found = exclusively(self._llama, call.slot, found) if isinstance(found, Iterator) else found
+        return reader.read(found)
 
 
-@dataclasses.dataclass(frozen=True)
-class ChatCall:
-    """The completion that ``create_chat_completion`` asks for."""
+def prepared(llm: BaseLlama, arguments: Mapping[str, Any], *, keeps_thoughts: bool = False, warns: bool = True) -> Chat:
+    """Prepare a chat: check its arguments, render and tokenize its prompt, and find out what its answer must be.
 
-    tokens: list[int]
-    """The prompt's tokens."""
-    text: str | None
-    """The prompt's text; None if the chat handler did not tokenize it as one text."""
-    options: dict[str, Any]
-    """All other arguments of ``create_completion``, such as the sampler's parameters and stop strings."""
-    written: str | None = None
-    """The prompt's text with marks in what is text and names special tokens (`special_names`)."""
-    prompt: ChatPrompt | None = None
-    """How the prompt was made."""
-
-    def continuation(self, llm: BaseLlama, text: str) -> list[int]:
-        """The tokens of the end of the prompt: of a part of ``written``, before which other tokens come."""
-        names = None if self.prompt is None else self.prompt.names
-        if names is None or not is_marked(text):
-            return continuation_tokens(llm, text)
-        return names.tokens(text, continues=True)
-
-
-def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> ChatCall:
-    """The completion that ``llm.create_chat_completion`` would ask for with these messages.
+    Any number of threads may call this, also while texts are generated.
 
     Args:
-        llm: the Llama. Its chat handler or template makes the prompt.
-        messages: the system message and the turns; the last one is the user's.
+        llm: the Llama that answers. Its chat handler or template makes the prompt.
+        arguments: the arguments of ``create_chat_completion``, by name.
+        keeps_thoughts: thoughts stay in the text of the answer.
+        warns: whether to warn of what has no effect.
+
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: an argument has a wrong value or would be ignored, or the template refuses the messages.
+    """
+    llama, given = cast(EngineLlama, llm), dict(arguments)
+    ours = {name: given.pop(name) for name in OURS if name in given}
+    fields = given_fields(given.pop("chat_template_kwargs", None), given.pop("reasoning_effort", None))
+    is_continued, special = given.pop("continue_final_message", None), bool(given.pop("parse_special", False))
+    parallel = given.pop("parallel_tool_calls", None) in (None, True)
+    given, continued = with_continued(llm, given_to(BaseLlama.create_chat_completion, (), given), is_continued)
+    chat = checked_chat(llm, given)
+    schemas, of_format = schemas_by_grammar(chat), with_grammar_of_format(chat)
+    if warns:
+        warn_of_schemas(chat)
+        warn_of_fields(llm, fields)
+    chat, forced = with_forced_calls(llm, of_format, parallel=parallel)
+    thinks = continued is None and may_think(fields)
+    options: dict[str, Any] = {
+        "parallel": parallel,
+        "keeps_thoughts": keeps_thoughts,
+        "may_think": thinks,
+        "schemas": schemas,
+    }
+    reader = functools.partial(ChatAnswer, llm, chat, forced, **options)
+    handler, read = _handler(llm, chat["messages"]), read_fields(llm, fields)
+    formatter, prompt = formatter_of(handler), None
+    if formatter is not None:
+        prompt = rendered(llm, formatter, chat, read, continued, parse_special=special)
+        ask = functools.partial(_completed, llm, called_function(chat))
+    else:
+        if not has_own_handler(llm):
+            chat, read = for_handler(llm, chat, read, parse_special=special)
+        ask = functools.partial(handler, **{**completed(BaseLlama.create_chat_completion, chat), **read})
+    form = taught_by(template_of(llm))[0]
+    keeps_none = keeps_thoughts and form is not None and form.thoughts
+    without_effect = [*unread_fields(llm, fields), *(["keeps_thoughts"] if keeps_none else [])]
+    return Chat(llama, ours, reader, prompt=prompt, ask=ask, without_effect=without_effect)
+
+
+def _handler(llm: BaseLlama, messages: Any) -> Any:
+    """The chat handler that makes the prompt of these messages."""
+    for_text = None if decodes_by_itself(llm, messages) else handler_for_text(llm)
+    return for_text or handler_for(llm)
+
+
+def _completed(llm: BaseLlama, function: Mapping[str, Any] | None, **arguments: Any) -> Any:
+    """The answer in the form of chats. If it is the arguments of a function, it is a call of that."""
+    found, stream = llm.create_completion(**arguments), bool(arguments["stream"])
+    if function is None:
+        return _convert_completion_to_chat(found, stream=stream)
+    return _convert_completion_to_chat_function(function["name"], found, stream)
+
+
+def chat_prompt(llm: BaseLlama, messages: Sequence[Mapping[str, Any]], **options: Any) -> ChatPrompt:
+    """The prompt that ``llm.create_chat_completion`` would decode for these messages, and how it would be answered.
+
+    Args:
+        llm: the Llama.
+        messages: the messages.
         options: other arguments of ``create_chat_completion``.
 
     Raises:
-        TypeError: an argument has the wrong type (`checked_chat`).
-        ValueError: an argument has a wrong value (`checked_chat`), the template refuses the messages, or the chat
-            handler makes no prompt of tokens.
+        TypeError, ValueError: as `prepared` does; or a chat handler makes no prompt of tokens.
     """
-    fields = given_fields(options.pop("chat_template_kwargs", None), options.pop("reasoning_effort", None))
-    is_continued = options.pop("continue_final_message", None)
-    parse_special = bool(options.pop("parse_special", False))
-    parallel = options.pop("parallel_tool_calls", None) is not False
-    given, continued = with_continued(llm, {**options, "messages": list(messages)}, is_continued)
-    chat = checked_chat(llm, given)
-    schemas, of_format = schemas_by_grammar(chat), with_grammar_of_format(chat)
-    warn_of_schemas(chat)
-    chat, forced = with_forced_calls(llm, of_format, parallel=parallel)
-    asked = left_out_by_handlers(llm, chat)
-    llama = cast(EngineLlama, llm)
-    chat, prompt = chat_prompt(llm, chat, fields, continued, parse_special=parse_special)
-    call = dataclasses.replace(llama._call, prompt=prompt)
-    noting = _Noting(llama, call, schemas, asked)
-    try:
-        with template_errors():
-            BaseLlama.create_chat_completion(cast(BaseLlama, noting), **chat)
-    except Exception:
-        if noting.call is None:  # otherwise the handler has failed at the empty answer, which does not matter
-            raise
-    if noting.call is None:
-        raise ValueError(
-            f"the chat handler of {file_of(llm)} asks for no completion: it cannot be rendered as a prompt"
-        )
-    found = cast(ChatCall, noting.call)
-    if found.options["grammar"] is not None:
-        thinks = continued is None and may_think(fields)
-        answer = ChatAnswer(llm, chat, forced, parallel=parallel, may_think=thinks)
-        found.options["grammar"] = answer.begins_behind(lent(llm), found.tokens, found.options["grammar"])
-    return found
+    return prepared(llm, {**options, "messages": list(messages)}).prompt
 
 
-def render_chat(llm: BaseLlama, message: str, before: Sequence[Mapping[str, Any]] = ()) -> RenderedPrompt:
-    """The prompt that ``llm.create_chat_completion`` would decode for a message of a user.
-
-    Args:
-        llm: the model.
-        message: the message.
-        before: the messages before it.
+def _noted(llama: EngineLlama, ask: Callable[..., Any], reader: ChatAnswer) -> ChatPrompt:
+    """The prompt that a chat handler makes.
 
     Raises:
-        ValueError: the chat handler makes no prompt of tokens.
+        ValueError: it asks for no completion, or decodes by itself.
     """
-    call = chat_call(llm, [*map(dict, before), {"role": "user", "content": message}])
-    stop = call.options.get("stop") or []
-    return RenderedPrompt(call.tokens, [stop] if isinstance(stop, str) else list(stop))
-
-
-def render_text(llm: BaseLlama, text: str) -> RenderedPrompt:
-    """The prompt that ``llm.create_completion`` would decode for a text, with BOS if the model wants it."""
-    return RenderedPrompt(prompt_tokens_of(llm, text, None), [])
+    noting = _Noting(llama, dataclasses.replace(llama._call, chat=reader))
+    try:
+        with template_errors():
+            ask(llama=noting)
+    except Exception:
+        if noting.noted is None:  # otherwise the handler has failed at the empty answer, which does not matter
+            raise
+    if noting.noted is None:
+        raise ValueError(
+            f"the chat handler of {file_of(llama)} asks for no completion: it cannot be rendered as a prompt"
+        )
+    return cast(ChatPrompt, noting.noted)
 
 
 class _Noting(View):
@@ -129,11 +208,11 @@ class _Noting(View):
     It notes the completion that the handler asks for, and returns no text.
     """
 
-    __slots__ = ("_asked", "_schemas", "_text", "_tokens", "call")
+    __slots__ = ("_text", "_tokens", "noted")
 
-    def __init__(self, llama: EngineLlama, call: Call, schemas: dict[str, Any], asked: dict[str, Any]) -> None:
+    def __init__(self, llama: EngineLlama, call: Call) -> None:
         super().__init__(llama, call)
-        self._set(_schemas=schemas, _asked=asked, _text="", _tokens=None, call=None)
+        self._set(_text="", _tokens=None, noted=None)
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -141,8 +220,8 @@ class _Noting(View):
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """Tokenize, and note the text: it may be that of the prompt."""
-        tokens = super().tokenize(text, add_bos, special)
-        self._set(_text=self._call.prompt.text(text).decode("utf-8"), _tokens=tokens)
+        tokens: list[int] = self._llama.tokenize(text, add_bos, special)
+        self._set(_text=text.decode("utf-8"), _tokens=tokens)
         return tokens
 
     def reset(self) -> None:
@@ -162,19 +241,13 @@ class _Noting(View):
         Raises:
             ValueError: this is the handler's second completion.
         """
-        if self.call is not None:
+        if self.noted is not None:
             raise ValueError("the chat handler asks for a second completion, after the answer to the first")
-        options = with_left_out(options, self._asked)
-        grammar = options.get("grammar")
-        options["grammar"] = self._schemas.get(getattr(grammar, "_grammar", ""), grammar)
         tokens = prompt_tokens_of(self._llama, prompt, None)
-        if isinstance(prompt, str):
-            written: str | None = prompt
-        else:
-            written = self._text if tokens == self._tokens else None
-        text = None if written is None else without_marks(written)
-        self._set(call=ChatCall(tokens, text, options, written, self._call.prompt))
+        text = prompt if isinstance(prompt, str) else self._text if tokens == self._tokens else None
+        self._set(noted=ChatPrompt(tokens, self._call.chat.completed_options(options), text))
         choice = {"text": "", "index": 0, "logprobs": None, "finish_reason": "stop"}
         answer = {"id": "", "object": "text_completion", "created": 0, "model": "", "choices": [choice]}
         usage = {"prompt_tokens": len(tokens), "completion_tokens": 0, "total_tokens": len(tokens)}
-        return iter([answer]) if options.get("stream") else {**answer, "usage": usage}
+        stream: Iterator[Any] = iter([answer])
+        return stream if options.get("stream") else {**answer, "usage": usage}

@@ -35,14 +35,14 @@ class Continued:
         [said] = names.marked_messages([{"role": "assistant", "content": self.content, "thought": self.thought}])
         return dataclasses.replace(self, content=said["content"], thought=said["thought"])
 
-    def behind(self, prompt: bytes) -> bytes:
+    def behind(self, prompt: str) -> str:
         """Append the beginning to a prompt. If the prompt has begun a thought, the thought ends before the text."""
         begin, end = self.thoughts or ("", "")
-        is_begun = bool(begin) and is_open(prompt.decode("utf-8", "replace"), ((begin,), (end,)))
+        is_begun = bool(begin) and is_open(prompt, ((begin,), (end,)))
         if self.thoughts is None or not (is_begun or self.thought):
-            return prompt + self.content.encode()
+            return prompt + self.content
         before = "" if is_begun else f"{begin}\n"
-        return prompt + f"{before}{self.thought.strip()}\n{end}\n\n{self.content}".encode()
+        return prompt + f"{before}{self.thought.strip()}\n{end}\n\n{self.content}"
 
 
 def with_continued(llama: BaseLlama, given: dict[str, Any], is_wanted: Any) -> tuple[dict[str, Any], Continued | None]:

@@ -1,108 +1,156 @@
-"""How the prompt of a chat is made: which handler renders it, with what, and how its text becomes tokens."""
+"""How the prompt of a chat is made: rendered by llama_cpp's formatter, and tokenized."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from llama_cpp.llama_chat_format import chat_formatter_to_chat_completion_handler
+from llama_cpp.llama_chat_format import _grammar_for_response_format
+from llama_cpp.llama_grammar import JSON_GBNF, LlamaGrammar
 
+from specllama.drop_in.arguments import checked_stops, completed, names_of
 from specllama.drop_in.base_class import BaseLlama
-from specllama.drop_in.images import decodes_by_itself, handler_for_text
+from specllama.drop_in.prompt_tokens import continuation_tokens
 from specllama.drop_in.text import has_own_tokenizer
+from specllama.grammars.schemas import schemas_by_grammar
 
 from .accepted_form import accepted, render
 from .continued import Continued
 from .formats.kinds import taught_by
-from .messages import formatter_for, formatter_of, handler_for, has_own_handler, prompt_around, template_of
-from .special_names import SpecialNames, is_marked
-from .template_fields import read_fields
+from .messages import formatter_for, prompt_around, template_errors, template_of
+from .special_names import SpecialNames, is_marked, without_marks
 
 
 @dataclasses.dataclass(frozen=True)
 class ChatPrompt:
-    """Makes the prompt of one chat.
+    """The prompt of a chat, and what is asked of the completion behind it."""
 
-    Attributes:
-        handler: llama_cpp's chat handler, or the user's.
-        names: the names of special tokens that are text in messages; None if they are read as tokens.
-        continued: the message that the answer continues; None if there is none.
+    tokens: list[int]
+    """The prompt's tokens."""
+    options: dict[str, Any]
+    """All other arguments of ``create_completion``, such as the sampler's parameters and stop strings."""
+    written: str | None
+    """The prompt's text with marks in what is text and names special tokens (`special_names`); None if it has none.
+
+    A chat handler of the user's may make a prompt of several texts.
     """
-
-    handler: Callable[..., Any]
     names: SpecialNames | None = None
-    continued: Continued | None = None
+    """The names of special tokens that are text in messages; None if they are read as tokens."""
 
-    def text(self, rendered: bytes) -> bytes:
-        """The text of the prompt, with marks."""
-        return rendered if self.continued is None else self.continued.behind(rendered)
+    @property
+    def text(self) -> str | None:
+        """The prompt's text."""
+        return None if self.written is None else without_marks(self.written)
 
-    def tokens(self, llama: BaseLlama, rendered: bytes, add_bos: bool, special: bool) -> list[int]:
-        """The tokens of what the handler has rendered, and of the message that is continued."""
-        text = self.text(rendered)
-        if self.names is None or not is_marked(written := text.decode("utf-8", "surrogateescape")):
-            tokens: list[int] = llama.tokenize(text, add_bos, special)
-            return tokens
-        return self.names.tokens(written, add_bos=add_bos)
+    @property
+    def stop(self) -> list[str]:
+        """The stop strings: those that were given, and those of the chat format."""
+        return checked_stops(self.options.get("stop"))
+
+    def continuation(self, llama: BaseLlama, text: str) -> list[int]:
+        """The tokens of the end of the prompt: of a part of ``written``, before which other tokens come."""
+        if self.names is None or not is_marked(text):
+            return continuation_tokens(llama, text)
+        return self.names.tokens(text, continues=True)
 
 
-def chat_prompt(
+def rendered(
     llama: BaseLlama,
-    chat: dict[str, Any],
+    formatter: Callable[..., Any],
+    chat: Mapping[str, Any],
     fields: Mapping[str, Any],
     continued: Continued | None = None,
     *,
     parse_special: bool = False,
-) -> tuple[dict[str, Any], ChatPrompt]:
-    """How the prompt of a chat is made.
+) -> ChatPrompt:
+    """The prompt that a formatter of llama_cpp's makes of a chat.
 
     Args:
         llama: the Llama that answers.
+        formatter: the formatter, such as that of a chat template.
         chat: the checked arguments of the chat.
-        fields: the template's fields (`given_fields`).
+        fields: the fields of the template that it reads (`read_fields`).
         continued: the message that the answer continues.
         parse_special: names of special tokens in messages, tools and fields are read as these tokens.
 
-    Returns:
-        The arguments for the chat handler, and the prompt. Handlers that tokenize by themselves get other messages.
+    Raises:
+        ValueError: the template cannot render the messages.
     """
-    for_text = None if decodes_by_itself(llama, chat["messages"]) else handler_for_text(llama)
-    handler, read = for_text or handler_for(llama), read_fields(llama, fields)
-    if has_own_handler(llama):
-        return chat, ChatPrompt(functools.partial(handler, **read) if read else handler)
-    formatter = formatter_of(handler)
-    names = None
-    if not parse_special:
-        thoughts = taught_by(template_of(llama))[1] or ()
-        marks = [piece for pieces in thoughts for piece in pieces]
-        is_removed = formatter is not None and has_own_tokenizer(llama)
-        names = SpecialNames(llama, prompt_around(llama), marks, is_removed=is_removed)
+    names = None if parse_special else _names(llama, is_removed=has_own_tokenizer(llama))
+    given = {name: chat.get(name) for name in ("functions", "function_call", "tools", "tool_choice")} | dict(fields)
+    messages = chat["messages"]
+    if names is not None:
+        messages, given = names.marked_messages(messages), names.marked(given)
         continued = continued and continued.marked(names)
-    if formatter is not None:
-        ours = chat_formatter_to_chat_completion_handler(_Formatter(formatter, names, read))
-        return chat, ChatPrompt(ours, names, continued)
+    with template_errors():
+        response = render(formatter, messages, **given)
+    written: str = response.prompt if continued is None else continued.behind(response.prompt)
+    add_bos = not response.added_special
+    if names is not None and is_marked(written):
+        tokens = names.tokens(written, add_bos=add_bos)
+    else:
+        tokens = llama.tokenize(written.encode("utf-8"), add_bos=add_bos, special=True)
+    return ChatPrompt(tokens, _options(chat, response), written, names)
+
+
+def _names(llama: BaseLlama, *, is_removed: bool) -> SpecialNames:
+    thoughts = taught_by(template_of(llama))[1] or ()
+    marks = [piece for pieces in thoughts for piece in pieces]
+    return SpecialNames(llama, prompt_around(llama), marks, is_removed=is_removed)
+
+
+def _options(chat: Mapping[str, Any], response: Any) -> dict[str, Any]:
+    """The arguments of the completion, but for its prompt, after a formatter's response."""
+    given = completed(BaseLlama.create_chat_completion, chat)
+    options = {name: given[name] for name in names_of(BaseLlama.create_completion) & given.keys()}
+    more = [response.stop] if isinstance(response.stop, str) else response.stop or []
+    options["stop"] = [*checked_stops(given["stop"]), *more]
+    options["stopping_criteria"] = response.stopping_criteria
+    options["logprobs"] = given["top_logprobs"] if given["logprobs"] else None
+    function, answer = called_function(chat), given["response_format"]
+    if function is not None:
+        options["grammar"] = _grammar_of_call(function)
+    elif answer is not None and answer["type"] == "json_object":
+        options["grammar"] = _grammar_for_response_format(answer)
+    return options
+
+
+def called_function(chat: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The function of which the answer is the arguments, as text without a form; None if there is none."""
+    choice = chat.get("function_call") or chat.get("tool_choice")
+    if not isinstance(choice, Mapping):
+        return None
+    name = (choice.get("function") or choice)["name"]
+    functions: list[Any] = chat.get("functions") or [tool["function"] for tool in chat.get("tools") or ()]
+    found: Mapping[str, Any] = next(function for function in functions if function["name"] == name)
+    return found
+
+
+def _grammar_of_call(function: Mapping[str, Any]) -> LlamaGrammar:
+    """The grammar of a function's arguments; that of any JSON if llama_cpp makes none of its schema."""
+    known = schemas_by_grammar({"functions": [function], "function_call": {"name": function["name"]}})
+    if known:
+        return next(iter(known.values()))
+    try:
+        return LlamaGrammar.from_json_schema(json.dumps(function["parameters"]), verbose=False)
+    except Exception:  # as llama_cpp's chat handlers do
+        return LlamaGrammar.from_string(JSON_GBNF, verbose=False)
+
+
+def for_handler(
+    llama: BaseLlama, chat: dict[str, Any], fields: Mapping[str, Any], *, parse_special: bool = False
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of a chat and the fields for a handler of llama_cpp's that renders and tokenizes by itself.
+
+    In names of special tokens that are text it gets a character that is not seen.
+    """
     known = formatter_for(llama)
     if known is not None:
-        chat = {**chat, "messages": list(accepted(known, chat["messages"], tools=chat.get("tools"), **read))}
-    if names is not None:
-        tools = {name: names.marked(chat[name]) for name in ("tools", "functions") if chat.get(name)}
-        chat = {**chat, **tools, "messages": names.marked_messages(chat["messages"])}
-        read = names.marked(read)
-    return chat, ChatPrompt(functools.partial(handler, **read) if read else handler, None, continued)
-
-
-class _Formatter:
-    """One of llama_cpp's formatters, with the fields of a template. It renders what the template takes, with marks."""
-
-    def __init__(self, formatter: Callable[..., Any], names: SpecialNames | None, fields: Mapping[str, Any]) -> None:
-        self._formatter = formatter
-        self._names = names
-        self._fields = fields
-
-    def __call__(self, *, messages: Any, **more: Any) -> Any:
-        given = {**more, **self._fields}
-        if self._names is not None:
-            messages, given = self._names.marked_messages(messages), self._names.marked(given)
-        return render(self._formatter, messages, **given)
+        chat = {**chat, "messages": list(accepted(known, chat["messages"], tools=chat.get("tools"), **fields))}
+    if parse_special:
+        return chat, dict(fields)
+    names = _names(llama, is_removed=False)
+    tools = {name: names.marked(chat[name]) for name in ("tools", "functions") if chat.get(name)}
+    return {**chat, **tools, "messages": names.marked_messages(chat["messages"])}, names.marked(dict(fields))

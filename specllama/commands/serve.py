@@ -122,7 +122,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal ends it."""
     try:
-        from specllama.drop_in.images import give_image_handler
+        from specllama.drop_in import give_image_handler
         from specllama.server import bound_socket, create_app
         from specllama.server import serve as serve_until_signal
         from specllama.server.hosts import checked_host

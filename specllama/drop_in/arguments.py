@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, TypeVar
 
 from specllama.backend.shown import shown
@@ -56,6 +56,8 @@ _signature = functools.cache(inspect.signature)  # inspecting a method takes lon
 _KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION, "idx"}
 _MIROSTATS = (0, 1, 2)
 _PENALTIES = {name: CHAIN[name] for name in ("repeat_penalty", "frequency_penalty", "presence_penalty")}  # off values
+OURS = {"num_draft_tokens": None, "verify": None, "min_tokens": 0, "prediction": None, **DEFAULTS}
+"""Our own arguments of the methods that generate, with their defaults."""
 _OF_OLD_RELEASES = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_norm_eps"}
 """Constructor arguments of early releases that other software (LangChain) still gives. They have no effect."""
 
@@ -71,7 +73,7 @@ def with_options(base: Callable[..., Any], **more: Any) -> Callable[[_Method], _
     def decorate(method: _Method) -> _Method:
         functools.update_wrapper(method, base)
         signature = inspect.signature(base)
-        own = {"num_draft_tokens": None, "verify": None, "min_tokens": 0, "prediction": None, **DEFAULTS, **more}
+        own = {**OURS, **more}
         ours = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
             for name, default in own.items()
@@ -119,6 +121,18 @@ def given_to(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         TypeError: the method cannot be called so.
     """
     return dict(list(_signature(method).bind(None, *args, **kwargs).arguments.items())[1:])
+
+
+def completed(method: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given arguments, completed with the method's defaults."""
+    parameters = _signature(method).parameters.values()
+    defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
+    return {**defaults, **given}
+
+
+def names_of(method: Callable[..., Any]) -> Set[str]:
+    """The names of a method's arguments."""
+    return _signature(method).parameters.keys() - {"self"}
 
 
 def checked_stops(stop: Any) -> list[str]:

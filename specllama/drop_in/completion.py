@@ -56,13 +56,12 @@ class Completion:
         self._model = lent(llama)
         self._prompt = checked_prompt(arguments["prompt"])
         self._echo: bool = arguments["echo"]
-        self._stream: bool = arguments["stream"]
         self._num_logprobs = _checked_logprobs(arguments["logprobs"], llama.n_vocab())
         self._id = f"cmpl-{uuid.uuid4()}"
         self._created = int(time.time())
         self._model_name = llama.model_path if arguments["model"] is None else arguments["model"]
         self._suffix = arguments["suffix"]
-        self._prompt_tokens = prompt_tokens_of(llama, self._prompt, self._suffix)
+        self._prompt_tokens = call.prompt_tokens or prompt_tokens_of(llama, self._prompt, self._suffix)
         self._warn_double_bos()
         self._max_tokens = self._room_for(arguments["max_tokens"])
         stops = [text.encode("utf-8") for text in checked_stops(arguments["stop"])]
@@ -72,11 +71,11 @@ class Completion:
             whole = functools.partial(llama.detokenize, prev_tokens=self._read_tokens)
         shown: frozenset[int] = frozenset()
         self._is_over: Callable[[bytes], bool] | None = None
-        if call.answer is not None:
-            shown = call.answer.shown
-            grammar = call.answer.begins_behind(self._model, self._prompt_tokens, arguments["grammar"])
+        if call.chat is not None:
+            shown = call.chat.shown
+            grammar = call.chat.begins_behind(self._model, self._prompt_tokens, arguments["grammar"])
             arguments = {**arguments, "grammar": grammar}
-            self._is_over = call.answer.follow()
+            self._is_over = call.chat.follow()
         self._shown_tokens = shown
         self._assembler = TextAssembler(self._model, stops, at_start=not self._prompt, whole=whole, shown=shown)
         self._log, self._prompt_log = self._new_log(), self._new_log()
@@ -89,7 +88,8 @@ class Completion:
     def _new_log(self) -> LogprobLog | None:
         if self._num_logprobs is None:
             return None
-        return LogprobLog(self._model, self._num_logprobs, self._call.token_bytes)
+        chat = self._call.chat
+        return LogprobLog(self._model, self._num_logprobs, None if chat is None else chat.token_bytes)
 
     def _request(self, arguments: dict[str, Any]) -> Request:
         llama = self._llama
@@ -104,10 +104,8 @@ class Completion:
             wants_logits=self._log is not None,
         )
 
-    def answer(self) -> Any:
-        """The response as a dict, or an iterator of chunks with ``stream=True``."""
-        if self._stream:
-            return self._chunks()
+    def response(self) -> dict[str, Any]:
+        """The whole text, and what is said of it."""
         self._load_cached_state()
         for _ in self._generate():
             pass
@@ -168,8 +166,8 @@ class Completion:
                 self._finish_reason = "stop"
         finally:
             self._generation.close()
-            if self._call.answer is not None:
-                self._call.answer.completed(self._finish_reason)
+            if self._call.chat is not None:
+                self._call.chat.completed(self._finish_reason)
             if self._watch is not None:
                 self._watch.stopped_by = assembler.stopped_by
 
@@ -179,7 +177,8 @@ class Completion:
             self._model.piece(token, special=token in self._shown_tokens)
         )
 
-    def _chunks(self) -> Iterator[dict[str, Any]]:
+    def chunks(self) -> Iterator[dict[str, Any]]:
+        """The text in pieces, as a stream has them."""
         self._load_cached_state()
         for _ in self._generate():
             # Nothing is sent before the first token: until then an error can still be reported by its own response.

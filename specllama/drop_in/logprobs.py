@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -138,18 +138,13 @@ def bytes_named(text: str) -> bytes:
     return bytes(int(part, 16) for part in parts)
 
 
-def with_bytes(answer: Any, token_bytes: dict[str, bytes]) -> Any:
-    """Add the bytes of tokens to the log-probabilities of a chat's answer. llama_cpp's chat handlers leave them out.
+def add_bytes(answer: Any, token_bytes: dict[str, bytes]) -> None:
+    """Add the bytes of tokens to the log-probabilities of a chat's answer. llama_cpp leaves them out.
 
     Args:
-        answer: the response of a chat handler, or its chunks.
-        token_bytes: the dict that a `LogprobLog` fills for this answer.
-
-    Returns:
-        The response or the chunks, with the bytes.
+        answer: the response of a chat, or a chunk of it. That of a user's own handler may be anything.
+        token_bytes: the dict that a `LogprobLog` has filled for this answer.
     """
-    if isinstance(answer, Iterator):
-        return _chunks_with_bytes(answer, token_bytes)
     for choice in answer.get("choices", ()) if isinstance(answer, dict) else ():
         for entry in (choice.get("logprobs") or {}).get("content") or ():
             for each in (entry, *entry["top_logprobs"]):
@@ -159,12 +154,3 @@ def with_bytes(answer: Any, token_bytes: dict[str, bytes]) -> Any:
                 each["bytes"] = list(data)
                 if not _is_whole(data):
                     each["token"] = each["token"].removeprefix(_HALF)  # OpenAI's chats have no such prefix
-    return answer
-
-
-def _chunks_with_bytes(chunks: Iterator[Any], token_bytes: dict[str, bytes]) -> Generator[Any, None, None]:
-    try:
-        for chunk in chunks:
-            yield with_bytes(chunk, token_bytes)
-    finally:
-        getattr(chunks, "close", lambda: None)()

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from llama_cpp.llama_grammar import LlamaGrammar
 
 from specllama.engine.request import Constraint, Request, checked_callables
+from specllama.engine.samplers import taken_from
 from specllama.engine.schema_constraint import Begun, Behind, OneOf, Schema
 from specllama.engine.vocabulary import Gbnf
 from specllama.grammars.schema import SchemaGrammar
 
 from .arguments import chain_of, sampling_of
-from .min_tokens import MinTokens
+from .min_tokens import MinTokens, checked_min_tokens
 from .mirostat import chooser_of
-from .prediction import corpus_of
-from .view import Call, EngineLlama
+from .prediction import checked_prediction, corpus_of
+from .view import Call, EngineLlama, call_on
+
+
+def call_of(llama: EngineLlama, kwargs: dict[str, Any], num_draft_tokens: Any = None, verify: Any = None) -> Call:
+    """What a call asks for. Arguments that llama_cpp's methods do not have are removed from `kwargs`.
+
+    Our own code passes a ``call``. A chat handler of llama_cpp's cannot, so its view holds the call.
+
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: a number is out of range.
+    """
+    call = kwargs.pop("call") if isinstance(kwargs.get("call"), Call) else call_on(llama)
+    speculation = kwargs.pop("num_draft_tokens", num_draft_tokens), kwargs.pop("verify", verify)
+    options = call.options.overridden(*speculation, taken_from(kwargs))
+    least = checked_min_tokens(kwargs.pop("min_tokens")) if "min_tokens" in kwargs else call.min_tokens
+    if "prediction" in kwargs:
+        call = dataclasses.replace(call, prediction=checked_prediction(kwargs.pop("prediction")))
+    return dataclasses.replace(call, options=options, min_tokens=least)
 
 
 def request_of(
@@ -44,8 +64,7 @@ def request_of(
     """
     sampling, bias = sampling_of(arguments), logit_bias or {}
     last_n = llama.last_n_tokens_size if call.penalty_last_n is None else call.penalty_last_n
-    grammar = call.schemas.get(getattr(arguments["grammar"], "_grammar", ""), arguments["grammar"])
-    processors = arguments["logits_processor"]
+    grammar, processors = arguments["grammar"], arguments["logits_processor"]
     if call.min_tokens:
         if grammar is not None and getattr(grammar, "is_required", True):
             raise ValueError(

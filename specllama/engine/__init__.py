@@ -6,7 +6,9 @@ its `Request`, and a `Listener` is notified of it. Characters of texts, chats an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from specllama.doors import opened
 
 if TYPE_CHECKING:
     from specllama._core import SamplerParams, server_samplers
@@ -20,17 +22,30 @@ if TYPE_CHECKING:
     from .expected_gain import Expected, best_length, break_even
     from .generation import Generation
     from .hidden import FINAL
-    from .limits import LARGEST_INT, MOST_DRAFT_TOKENS, MOST_THREADS
-    from .listener import Listener
+    from .limits import (
+        BYTES_OF_TOKEN,
+        LARGEST_INT,
+        MOST_DRAFT_TOKENS,
+        MOST_THREADS,
+        require_room,
+        require_room_for_ids,
+        size_of,
+    )
+    from .listener import Listener, Stopped
     from .model import Model
-    from .options import NumDraftTokens, checked_index, checked_num_draft_tokens, checked_seed, checked_verify
+    from .options import NumDraftTokens, Verify, checked_index, checked_num_draft_tokens, checked_seed, checked_verify
     from .request import Request
     from .rules import DEPENDENT_ON_DRAFT, RULES, VERIFY, is_independent_of_draft
-    from .samplers import SAMPLERS
+    from .samplers import CHAIN, DEFAULTS, SAMPLERS
     from .schema_constraint import Schema
-    from .vocabulary import Gbnf
+    from .slot import Slot
+    from .texts import checked_max_parallel
+    from .unused_slot import TextBegins, UnusedSlot
+    from .vocabulary import Gbnf, end_tokens
 
-__all__ = ["Direct", "Engine", "Gbnf", "Generation", "Listener", "Model", "Request", "Row", "Schema"]
+__all__ = ["Direct", "Engine", "Gbnf", "Generation", "Listener", "Model", "Request", "Row", "Schema", "Slot"]
+__all__ += ["CHAIN", "DEFAULTS", "Stopped", "TextBegins", "UnusedSlot", "Verify", "checked_max_parallel", "end_tokens"]
+__all__ += ["BYTES_OF_TOKEN", "require_room", "require_room_for_ids", "size_of"]
 __all__ += ["Choice", "Expected", "KeptCurves", "best_length", "break_even", "chosen_of", "forget", "remember"]
 __all__ += ["DEPENDENT_ON_DRAFT", "FINAL", "LOOKUP", "RULES", "VERIFY", "is_independent_of_draft"]
 __all__ += ["SAMPLERS", "SamplerParams", "server_samplers"]
@@ -48,23 +63,23 @@ _EXPORTS = {
     "expected_gain": ("Expected", "best_length", "break_even"),
     "generation": ("Generation",),
     "hidden": ("FINAL",),
-    "limits": ("LARGEST_INT", "MOST_DRAFT_TOKENS", "MOST_THREADS"),
-    "listener": ("Listener",),
+    "limits": (
+        *("BYTES_OF_TOKEN", "LARGEST_INT", "MOST_DRAFT_TOKENS", "MOST_THREADS"),
+        *("require_room", "require_room_for_ids", "size_of"),
+    ),
+    "listener": ("Listener", "Stopped"),
     "model": ("Model",),
-    "options": ("NumDraftTokens", "checked_index", "checked_num_draft_tokens", "checked_seed", "checked_verify"),
+    "options": (
+        *("NumDraftTokens", "Verify"),
+        *("checked_index", "checked_num_draft_tokens", "checked_seed", "checked_verify"),
+    ),
     "request": ("Request",),
     "rules": ("DEPENDENT_ON_DRAFT", "RULES", "VERIFY", "is_independent_of_draft"),
-    "samplers": ("SAMPLERS",),
+    "samplers": ("CHAIN", "DEFAULTS", "SAMPLERS"),
     "schema_constraint": ("Schema",),
-    "vocabulary": ("Gbnf",),
+    "slot": ("Slot",),
+    "texts": ("checked_max_parallel",),
+    "unused_slot": ("TextBegins", "UnusedSlot"),
+    "vocabulary": ("Gbnf", "end_tokens"),
 }
-_WHERE = {name: module for module, names in _EXPORTS.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    # Names are imported when they are first used: the command line needs limits and rules without loading libllama.
-    from importlib import import_module
-
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_WHERE[name]}", __name__), name)
+__getattr__ = opened(__name__, _EXPORTS)

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from .prompt import Prompt
-from .reading import builtin_prompts, limited, read_prompts, read_text
-
-if TYPE_CHECKING:  # the type that `Prompt.rendered` returns
-    from specllama.chat.chats import RenderedPrompt as RenderedPrompt
+from .prompt import Prompt, RenderedPrompt
+from .reading import builtin_prompts, limited, object_of, read_prompts, read_text
 
 
 def as_prompts(given: Iterable[Prompt | str]) -> list[Prompt]:
@@ -27,4 +23,13 @@ def as_prompts(given: Iterable[Prompt | str]) -> list[Prompt]:
     return [Prompt.of(prompt, number) for number, prompt in enumerate(given, 1)]
 
 
-__all__ = ["Prompt", "as_prompts", "builtin_prompts", "limited", "read_prompts", "read_text"]
+__all__ = [
+    "Prompt",
+    "RenderedPrompt",
+    "as_prompts",
+    "builtin_prompts",
+    "limited",
+    "object_of",
+    "read_prompts",
+    "read_text",
+]

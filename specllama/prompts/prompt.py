@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specllama import Llama
-    from specllama.chat.chats import RenderedPrompt
+
+
+@dataclasses.dataclass(frozen=True)
+class RenderedPrompt:
+    """A prompt for ``create_completion``."""
+
+    tokens: list[int]
+    stop: list[str]
+    """The texts that end an answer in this chat format, besides the model's own end tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +50,10 @@ class Prompt:
 
     def rendered(self, llm: Llama) -> RenderedPrompt:
         """The prompt in a model's tokens."""
-        from specllama.chat.chats import render_chat, render_text
+        from specllama.chat import chat_prompt
+        from specllama.drop_in import prompt_tokens_of
 
-        return render_chat(llm, self.text, self.before) if self.chat else render_text(llm, self.text)
+        if not self.chat:
+            return RenderedPrompt(prompt_tokens_of(llm, self.text, None), [])
+        prompt = chat_prompt(llm, [*self.before, {"role": "user", "content": self.text}])
+        return RenderedPrompt(prompt.tokens, prompt.stop)

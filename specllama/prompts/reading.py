@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from specllama.chat.depth import raise_too_deep, require_few_levels
+from specllama.chat import raise_too_deep, require_few_levels
 
 from .prompt import Prompt
 

@@ -7,14 +7,12 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from specllama import Llama
-from specllama.drop_in.arguments import checked_stops
-from specllama.drop_in.prediction import prediction_usage
-from specllama.drop_in.view import Call
-from specllama.drop_in.watch import Watch
+from specllama.drop_in import Call, Watch, checked_stops, prediction_usage
 from specllama.stats import Stats, Tally
 
+from .chats import ChatRequest
+from .completions import CompletionRequest
 from .job import Item
-from .requests import ChatRequest, CompletionRequest
 from .timings import timings
 
 

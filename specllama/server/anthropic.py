@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
 from pydantic import ConfigDict, Field, model_validator
 from starlette.responses import Response
 
-from specllama import Llama
-from specllama.chat.arguments import require_known
-from specllama.drop_in.parts import text_of
+from specllama.chat import ChatPrompt, require_known
+from specllama.drop_in import text_of
 
-from .blocks import READ, Block, Blocks
+from .blocks import Block, Blocks
+from .chats import ChatRequest
 from .document import with_body
 from .errors import error_body, error_headers, status_of
 from .generating import Generating
 from .job import Item
-from .llama_server import chat_prompt
-from .other_form import OtherForm, with_fields_of
+from .llama_server import prompt_told
+from .other_form import OtherChat, with_fields_of
 from .replies import JsonReply, event_of
-from .request_limits import Place, checked
-from .requests import ChatRequest
+from .request_limits import Place
 from .said import say_once
 from .wire import without_nulls
 
@@ -81,7 +80,7 @@ _PING = event_of({"type": "ping"})
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
 
 
-class CountRequest(OtherForm):
+class CountRequest(OtherChat):
     """The body of /v1/messages/count_tokens. Unlisted fields of chats are passed on unchanged."""
 
     messages: list[dict[str, Any]] = Field(min_length=1)
@@ -97,21 +96,17 @@ class CountRequest(OtherForm):
     chat_template_kwargs: dict[str, Any] | None = None
 
     ignored: ClassVar[frozenset[str]] = _IGNORED
+    refused: ClassVar[Mapping[str, str]] = _REFUSED
+    elsewhere: ClassVar[Mapping[str, str]] = _OF_CHATS
 
     model_config = ConfigDict(json_schema_extra=with_fields_of(ChatRequest, _OF_CHATS))
 
     @model_validator(mode="before")
     @classmethod
     def _known(cls, body: Any) -> Any:
-        if not isinstance(body, dict):
-            return body
-        plain = without_nulls(body)
-        for name in plain.keys() & _REFUSED:
-            raise ValueError(f'"{name}" is not supported: {_REFUSED[name]}')
-        for name in plain.keys() & _OF_CHATS:
-            raise ValueError(f'"{name}" is for /v1/chat/completions: here it is {_OF_CHATS[name]}')
-        require_known("output_config", plain.get("output_config"), {"effort", "format", "task_budget"})
-        return plain
+        if isinstance(body, dict):
+            require_known("output_config", body.get("output_config"), {"effort", "format", "task_budget"})
+        return body
 
     def without_effect(self) -> list[str]:
         """Names of fields that have no effect: see the base class."""
@@ -146,10 +141,6 @@ class CountRequest(OtherForm):
         )
         return body
 
-    def asked(self, llm: Llama) -> ChatRequest:
-        """The equivalent chat request: see ``Translated``."""
-        return checked({**self.chat(), **READ}, ChatRequest, self._place)
-
     def _messages(self) -> Iterator[tuple[dict[str, Any], Place]]:
         """The messages of the equivalent chat, and the place of each in this body."""
         if self.system:
@@ -159,7 +150,7 @@ class CountRequest(OtherForm):
             for each in _messages(without_nulls(message)):
                 yield each, ("messages", number)
 
-    def _place(self, place: Place) -> Place:
+    def place(self, place: Place) -> Place:
         """The place in this body of one in the equivalent chat request."""
         if place[:1] != ("messages",) or len(place) == 1:
             return place
@@ -226,18 +217,12 @@ def add_messages(app: FastAPI, generating: Generating) -> None:
 
     @app.post("/v1/messages/count_tokens", response_model=None, openapi_extra=with_body(CountRequest))
     async def count_tokens(request: Request) -> Response:
-        try:
-            body = await generating.bodies.parsed(request, CountRequest)
-            tokens = await generating.bodies.run(_tokens, body, generating.lender.llm)
-        except Exception as error:
-            return _error_reply(error)
-        return JsonReply({"input_tokens": len(tokens)})
+        llm, bodies = generating.lender.llm, generating.bodies
+        return await prompt_told(request, bodies, llm, CountRequest, _counted, _error_reply)
 
 
-def _tokens(body: CountRequest, llm: Llama) -> list[int]:
-    asked = body.asked(llm)
-    asked.require_room(llm)
-    return chat_prompt(llm, asked).tokens
+def _counted(prompt: ChatPrompt) -> Item:
+    return {"input_tokens": len(prompt.tokens)}
 
 
 def _error(error: Exception) -> Item:

@@ -16,13 +16,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from specllama import Llama, __version__
-from specllama.engine.limits import require_room
-from specllama.engine.listener import Stopped
-from specllama.engine.texts import checked_max_parallel
+from specllama.engine import Stopped, checked_max_parallel, require_room
 from specllama.llama import require_ours
 
 from .anthropic import CountRequest, MessagesRequest, add_messages
 from .auth import KeyRequired
+from .chats import ChatRequest
+from .completions import CompletionRequest
 from .document import document, with_body
 from .embeddings import EmbeddingRequest, add_embeddings, can_embed, require_embeds
 from .ending import CancelledEnded
@@ -36,9 +36,9 @@ from .log import RequestsLogged
 from .metrics import Metrics, RequestsCounted
 from .native import InfillRequest, NativeRequest, add_native
 from .page import page_and_policy
+from .prompts import DetokenizeRequest, TokenizeInputRequest
 from .replies import JsonReply
 from .request_limits import MAX_BODY, Bodies
-from .requests import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeInputRequest
 from .responses import ResponsesRequest, add_responses
 from .worker import Worker
 

@@ -15,19 +15,18 @@ from starlette.responses import Response
 from typing_extensions import Self
 
 from specllama import Llama
-from specllama.chat.arguments import require_known
-from specllama.drop_in.embedding import as_inputs
-from specllama.drop_in.view import call_on
-from specllama.drop_in.watch import Watch
-from specllama.engine.limits import require_room, require_room_for_ids, size_of
+from specllama.chat import require_known
+from specllama.drop_in import Watch, as_inputs, call_on
+from specllama.engine import require_room, require_room_for_ids, size_of
 
 from .document import with_body
 from .errors import error_reply
+from .fields import with_nulls
 from .job import Item, Work
 from .log import note_job
+from .prompts import Prompt
 from .replies import JsonReply, stopped_when_client_leaves
 from .request_limits import Bodies
-from .requests import Prompt, with_nulls
 from .wire import without_nulls
 from .worker import Worker
 

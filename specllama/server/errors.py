@@ -8,7 +8,7 @@ import os
 from starlette.exceptions import HTTPException
 
 import specllama
-from specllama.engine.listener import Stopped
+from specllama.engine import Stopped
 
 from .replies import JsonReply
 

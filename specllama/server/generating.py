@@ -12,9 +12,11 @@ from fastapi import Request
 from starlette.responses import Response
 
 from specllama import Llama
-from specllama.drop_in.watch import Watch
+from specllama.drop_in import Watch
 
 from .beginning import require_can_begin
+from .chats import ChatRequest
+from .completions import CompletionRequest
 from .errors import error_body, error_reply
 from .job import Item, Work
 from .lender import Lender
@@ -22,7 +24,6 @@ from .log import note_job
 from .prompt_progress import Progress, empty_chunk
 from .replies import PING, EventStream, JsonReply, event_of, stopped_when_client_leaves
 from .request_limits import Bodies
-from .requests import ChatRequest, CompletionRequest
 from .worker import Worker
 
 _CHECKING = 2.0  # seconds that the head of a stream may wait for the check of its request
@@ -114,6 +115,7 @@ class Generating:
         progress_chunk: Callable[[], Item],
         ping: bytes = PING,
     ) -> Response:
+        asked.model = asked.model or self.name
         await self.bodies.run(asked.require_room, self.lender.llm)
         if is_stream:  # whose status is sent before it begins
             checking = asyncio.ensure_future(self.bodies.run(require_can_begin, self.lender.llm, asked))
@@ -121,7 +123,6 @@ class Generating:
                 checking.result()
             else:  # what is wrong is said in the stream then
                 checking.add_done_callback(lambda done: done.cancelled() or done.exception())
-        asked.model = asked.model or self.name
         work = self.lender.work(asked)
         told = work if teller is None else _told(work, teller)
         job = self._worker.start(_as_events(told) if is_stream else told)

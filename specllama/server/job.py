@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, Literal
 
-from specllama.drop_in.watch import Watch
-from specllama.engine.listener import Stopped
+from specllama.drop_in import Watch
+from specllama.engine import Stopped
 from specllama.stats import Stats
 
 Item = dict[str, Any]

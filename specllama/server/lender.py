@@ -6,14 +6,13 @@ import contextlib
 from collections.abc import Iterator
 
 from specllama import Llama
-from specllama.drop_in.seeds import seed_for_completion
-from specllama.drop_in.view import Call, call_on
-from specllama.drop_in.watch import Watch
+from specllama.drop_in import Call, Watch, call_on, seed_for_completion
 from specllama.many.outcomes import takes_the_model_alone
 from specllama.warn import warn
 
+from .chats import ChatRequest
+from .completions import CompletionRequest
 from .job import Work
-from .requests import ChatRequest, CompletionRequest
 from .several import answering
 
 

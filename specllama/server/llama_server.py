@@ -9,29 +9,26 @@ from typing import Annotated, Any
 
 import llama_cpp
 from fastapi import FastAPI, Request
-from pydantic import PlainValidator
+from pydantic import BaseModel, PlainValidator
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from specllama import Llama, __version__
-from specllama.chat.chats import ChatCall, chat_call
-from specllama.drop_in.images import reads_images
-from specllama.engine.samplers import CHAIN, DEFAULTS
+from specllama.chat import ChatPrompt
+from specllama.drop_in import reads_images
+from specllama.engine import CHAIN, DEFAULTS
 
+from .chats import ChatRequest
 from .document import with_body
 from .errors import error_reply
+from .fields import KnownFields
 from .llama_fields import ORDER
+from .prompts import DetokenizeRequest, OnePrompt, require_room_for_prompt
 from .replies import JsonReply
 from .request_limits import Bodies
-from .requests import ChatRequest, DetokenizeRequest, KnownFields, OnePrompt, require_room_for_prompt
 from .worker import Worker
 
 _TEMPLATE = "tokenizer.chat_template"
-_OF_PROMPT = (
-    *("tools", "tool_choice", "functions", "function_call"),
-    *("chat_template_kwargs", "reasoning_effort", "continue_final_message", "parse_special"),
-)
-"""The fields of a chat that its prompt may depend on, besides the messages."""
 
 
 def _content(given: Any) -> OnePrompt:
@@ -82,12 +79,12 @@ def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, wo
 
     @app.post("/apply-template", response_model=None, openapi_extra=with_body(ChatRequest))
     async def apply_template(request: Request) -> Response:
-        return await _prompt_told(request, bodies, llm, lambda call: {"prompt": _text_of(llm, call)})
+        return await prompt_told(request, bodies, llm, ChatRequest, lambda prompt: {"prompt": _text_of(llm, prompt)})
 
     @app.post("/chat/completions/input_tokens", include_in_schema=False, response_model=None)
     @app.post("/v1/chat/completions/input_tokens", response_model=None, openapi_extra=with_body(ChatRequest))
     async def count(request: Request) -> Response:
-        return await _prompt_told(request, bodies, llm, counted)
+        return await prompt_told(request, bodies, llm, ChatRequest, counted)
 
     @app.get("/props")
     async def props() -> dict[str, Any]:
@@ -100,20 +97,35 @@ def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, wo
         return JsonReply([_slot(llm, number, worker) for number in range(worker.max_running)])
 
 
-async def _prompt_told(
-    request: Request, bodies: Bodies, llm: Llama, told: Callable[[ChatCall], dict[str, Any]]
+async def prompt_told(
+    request: Request,
+    bodies: Bodies,
+    llm: Llama,
+    model: type[BaseModel],
+    told: Callable[[ChatPrompt], dict[str, Any]],
+    reply_to: Callable[[Exception], Response] = error_reply,
 ) -> Response:
-    """Answers with what `told` says of a chat's prompt."""
+    """Answers with what `told` says of a chat's prompt.
+
+    Args:
+        request: the HTTP request.
+        bodies: reads its body.
+        llm: the model.
+        model: the type of the body, with a method ``prompt``.
+        told: makes the answer.
+        reply_to: makes the response to an error.
+    """
     try:
-        body = await bodies.parsed(request, ChatRequest)
-        await bodies.run(body.require_room, llm)
-        return JsonReply(told(await bodies.run(chat_prompt, llm, body)))
+        body: Any = await bodies.parsed(request, model)
+        return JsonReply(told(await bodies.run(body.prompt, llm)))
     except Exception as error:  # a chat handler may raise anything
-        return error_reply(error)
+        return reply_to(error)
 
 
-def _text_of(llm: Llama, call: ChatCall) -> str:
-    return llm.engine.text(call.tokens, special=True).decode("utf-8", "replace") if call.text is None else call.text
+def _text_of(llm: Llama, prompt: ChatPrompt) -> str:
+    if prompt.text is None:
+        return llm.engine.text(prompt.tokens, special=True).decode("utf-8", "replace")
+    return prompt.text
 
 
 def _slot(llm: Llama, number: int, worker: Worker) -> dict[str, Any]:
@@ -159,15 +171,9 @@ def meta_of(llm: Llama) -> dict[str, Any]:
     }
 
 
-def counted(call: ChatCall) -> dict[str, Any]:
+def counted(prompt: ChatPrompt) -> dict[str, Any]:
     """The number of a prompt's tokens, in OpenAI's form."""
-    return {"object": "response.input_tokens", "input_tokens": len(call.tokens)}
-
-
-def chat_prompt(llm: Llama, body: ChatRequest) -> ChatCall:
-    """The prompt that the chat template makes of a chat."""
-    messages: Any = [message.model_dump(exclude_unset=True) for message in body.messages]
-    return chat_call(llm, messages, **{name: getattr(body, name) for name in _OF_PROMPT})
+    return {"object": "response.input_tokens", "input_tokens": len(prompt.tokens)}
 
 
 def generation_settings(given: Mapping[str, Any], samplers: Sequence[str] = ORDER) -> dict[str, Any]:

@@ -10,19 +10,20 @@ from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 from starlette.responses import Response
 
 from specllama import Llama
-from specllama.drop_in.logprobs import bytes_named
-from specllama.drop_in.prompt_tokens import infill_tokens, prompt_tokens_of
-from specllama.engine.limits import require_room, size_of
+from specllama.drop_in import bytes_named, infill_tokens, prompt_tokens_of
+from specllama.engine import require_room, size_of
 
+from .completions import CompletionRequest
 from .document import with_body
 from .errors import error_body
+from .fields import KnownFields
 from .generating import Generating
 from .job import Item
 from .llama_fields import ORDER, samplers_named
 from .llama_server import generation_settings
 from .other_form import OtherForm, with_fields_of
+from .prompts import PromptOfCompletion, ids_of
 from .request_limits import checked
-from .requests import CompletionRequest, KnownFields, PromptOfCompletion, ids_of
 from .wire import without_nulls
 
 _OF_COMPLETIONS = ("best_of", "echo", "logprobs", "suffix", "stream_options")

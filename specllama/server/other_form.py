@@ -6,10 +6,17 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
+from specllama import Llama
+from specllama.chat import ChatPrompt
+
+from .blocks import READ
+from .chats import ChatRequest
+from .fields import with_nulls
 from .job import Item
-from .requests import with_nulls
+from .request_limits import Place, checked
+from .wire import without_nulls
 
 
 def with_fields_of(model: type[BaseModel], without: Iterable[str]) -> Callable[[dict[str, Any]], None]:
@@ -34,11 +41,28 @@ class OtherForm(BaseModel):
 
     Attributes:
         ignored: accepted fields that have no effect.
+        refused: fields that are not supported, and what to do in their place.
+        elsewhere: fields of the equivalent request that have another form here, and which.
     """
 
     ignored: ClassVar[frozenset[str]] = frozenset()
+    refused: ClassVar[Mapping[str, str]] = {}
+    elsewhere: ClassVar[Mapping[str, str]] = {}
 
     model_config = ConfigDict(extra="allow", json_schema_extra=with_nulls)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        plain = without_nulls(body)
+        for name in plain.keys() & cls.refused.keys():
+            if plain.pop(name) is not False:
+                raise ValueError(f'"{name}" is not supported: {cls.refused[name]}')
+        for name in plain.keys() & cls.elsewhere.keys():
+            raise ValueError(f'"{name}" is for /v1/chat/completions: here it is {cls.elsewhere[name]}')
+        return plain
 
     def others(self) -> dict[str, Any]:
         """The fields that are passed on unchanged."""
@@ -61,3 +85,23 @@ class OtherForm(BaseModel):
         names = [*sorted(self.ignored & (self.model_extra or {}).keys()), *self.without_effect()]
         warnings = [*told.get("warnings", ()), *(f"{name} has no effect here" for name in names)]
         return {"warnings": warnings} if warnings else {}
+
+
+class OtherChat(OtherForm):
+    """A chat in the form of another API."""
+
+    def chat(self) -> dict[str, Any]:
+        """The body of the equivalent chat request."""
+        raise NotImplementedError
+
+    def place(self, place: Place) -> Place:
+        """The place in this body of one in the equivalent chat request."""
+        return place
+
+    def asked(self, llm: Llama) -> ChatRequest:
+        """The equivalent chat request: see ``Translated``."""
+        return checked({**self.chat(), **READ}, ChatRequest, self.place)
+
+    def prompt(self, llm: Llama) -> ChatPrompt:
+        """The prompt that the chat template makes of the chat: see ``ChatRequest.prompt``."""
+        return self.asked(llm).prompt(llm)

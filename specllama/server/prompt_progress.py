@@ -12,8 +12,9 @@ import uuid
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
+from .chats import ChatRequest
+from .completions import CompletionRequest
 from .job import Item, Job
-from .requests import ChatRequest, CompletionRequest
 
 _EVERY = 0.25  # seconds between two looks at the prompt
 _PING = 5.0  # seconds without a byte

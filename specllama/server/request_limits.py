@@ -15,8 +15,8 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from specllama.chat.depth import raise_too_deep, require_few_levels
-from specllama.engine.listener import Stopped
+from specllama.chat import raise_too_deep, require_few_levels
+from specllama.engine import Stopped
 
 from .threads import Threads
 

@@ -13,19 +13,16 @@ from pydantic import ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from specllama import Llama
-from specllama.chat.arguments import require_known
+from specllama.chat import require_known
 
-from .blocks import READ, Block, Blocks
+from .blocks import Block, Blocks
+from .chats import ChatRequest
 from .document import with_body
 from .errors import error_body, error_reply
 from .generating import Generating
 from .job import Item
-from .llama_server import chat_prompt, counted
-from .other_form import OtherForm, with_fields_of
-from .replies import JsonReply
-from .request_limits import checked
-from .requests import ChatRequest
+from .llama_server import counted, prompt_told
+from .other_form import OtherChat, with_fields_of
 from .said import say_once
 from .wire import is_others, without_nulls
 
@@ -87,7 +84,7 @@ _OF_TOOL = {"type", "name", "description", "parameters", "strict"}
 _WITHOUT_EFFECT_OF_TOOL = {"allowed_callers", "async", "defer_loading", "output_schema"}
 
 
-class ResponsesRequest(OtherForm):
+class ResponsesRequest(OtherChat):
     """The body of /v1/responses. Unlisted fields of chats, such as those of samplers, are passed on unchanged."""
 
     input: str | list[dict[str, Any]] = Field(description="A text, or a list of messages, calls and results of calls.")
@@ -115,6 +112,8 @@ class ResponsesRequest(OtherForm):
     store: bool = Field(False, description="Has no effect: nothing is stored.")
 
     ignored: ClassVar[frozenset[str]] = _IGNORED
+    refused: ClassVar[Mapping[str, str]] = _REFUSED
+    elsewhere: ClassVar[Mapping[str, str]] = _OF_CHATS
 
     model_config = ConfigDict(json_schema_extra=with_fields_of(ChatRequest, _OF_CHATS))
 
@@ -123,22 +122,16 @@ class ResponsesRequest(OtherForm):
     def _known(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
-        plain = without_nulls(body)
-        for name in plain.keys() & _REFUSED:
-            if plain[name] is not False:
-                raise ValueError(f'"{name}" is not supported: {_REFUSED[name]}')
-        for name in plain.keys() & _OF_CHATS:
-            raise ValueError(f'"{name}" is for /v1/chat/completions: here it is {_OF_CHATS[name]}')
-        require_known("text", plain.get("text"), {"format", "verbosity"})
-        require_known("reasoning", plain.get("reasoning"), {"effort", "summary", "generate_summary", "context", "mode"})
-        if "stream_options" in plain:
-            if not plain.get("stream"):
+        require_known("text", body.get("text"), {"format", "verbosity"})
+        require_known("reasoning", body.get("reasoning"), {"effort", "summary", "generate_summary", "context", "mode"})
+        if body.get("stream_options") is not None:
+            if not body.get("stream"):
                 raise ValueError('"stream_options" is for streams: send "stream": true with it, or leave it out')
-            require_known("stream_options", plain["stream_options"], {"include_obfuscation"})
-        for name in plain["include"] if isinstance(plain.get("include"), list) else ():
+            require_known("stream_options", body["stream_options"], {"include_obfuscation"})
+        for name in body["include"] if isinstance(body.get("include"), list) else ():
             if not isinstance(name, str) or name not in _INCLUDED:
                 raise ValueError(f"include={name!r:.60} is not known: it may be {_LOGPROBS}")
-        return {name: value for name, value in plain.items() if name not in _REFUSED}
+        return body
 
     @property
     def _wants_logprobs(self) -> bool:
@@ -171,10 +164,6 @@ class ResponsesRequest(OtherForm):
             body.update(logprobs=True, top_logprobs=self.top_logprobs or 0)
         return body
 
-    def asked(self, llm: Llama) -> ChatRequest:
-        """The equivalent chat request: see ``Translated``."""
-        return checked({**self.chat(), **READ}, ChatRequest)
-
     def teller(self, asked: ChatRequest) -> _Events:
         """Returns what translates the answer: see ``Translated``."""
         return _Events(self, asked)
@@ -196,23 +185,13 @@ def add_responses(app: FastAPI, generating: Generating) -> None:
     @app.post("/responses/input_tokens", include_in_schema=False, response_model=None)
     @app.post("/v1/responses/input_tokens", response_model=None, openapi_extra=with_body(ResponsesRequest))
     async def count(request: Request) -> Response:
-        try:
-            body = await generating.bodies.parsed(request, ResponsesRequest)
-            return JsonReply(await generating.bodies.run(_counted, body, generating.lender.llm))
-        except Exception as error:
-            return error_reply(error)
+        return await prompt_told(request, generating.bodies, generating.lender.llm, ResponsesRequest, counted)
 
     @app.api_route("/v1/responses/{found}", methods=["GET", "DELETE"], include_in_schema=False)
     @app.get("/v1/responses/{found}/input_items", include_in_schema=False)
     @app.post("/v1/responses/{found}/cancel", include_in_schema=False)
     async def stored(found: str) -> Response:
         return error_reply(HTTPException(404, f"there is no response {found[:100]!r}: this server stores none"))
-
-
-def _counted(body: ResponsesRequest, llm: Llama) -> Item:
-    asked = body.asked(llm)
-    asked.require_room(llm)
-    return counted(chat_prompt(llm, asked))
 
 
 def _error_event(error: Exception, number: int) -> Item:

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field, create_model
 
-from specllama import _core
-from specllama.engine.limits import LARGEST_INT
-from specllama.engine.samplers import CHAIN
+from specllama.engine import CHAIN, LARGEST_INT, server_samplers
 
 _BOUNDS: dict[str, dict[str, float]] = {
     "top_k": {"ge": -1, "le": LARGEST_INT},
@@ -64,7 +62,7 @@ else:
         __doc__="llama-server's samplers, under its names. Defaults: `specllama.engine.samplers.DEFAULTS`.",
         **{
             sampler.name: (type(sampler.default) | None, Field(None, description=sampler.summary))
-            for sampler in _core.server_samplers()
+            for sampler in server_samplers()
         },
         dry_sequence_breakers=(list[str] | None, None),
     )

@@ -11,13 +11,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from specllama import Llama
-from specllama.drop_in.view import Call
-from specllama.drop_in.watch import Watch
-from specllama.engine.listener import Stopped
+from specllama.drop_in import Call, Watch
+from specllama.engine import Stopped
 
 from .answers import Answers, timings_field, usage
+from .chats import ChatRequest
+from .completions import CompletionRequest
 from .job import Item, Work
-from .requests import ChatRequest, CompletionRequest
 
 Request = CompletionRequest | ChatRequest
 Lend = Callable[[Any, Watch], contextlib.AbstractContextManager[Call]]

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from specllama.chat.arguments import as_llama_cpp_has_it, check_request, with_parameters
-from specllama.drop_in.arguments import nearest
+from specllama.chat import as_llama_cpp_has_it, check_request, with_parameters
+from specllama.drop_in import nearest
 
 from .llama_fields import ASKS_FOR_NOTHING
 from .said import say_once

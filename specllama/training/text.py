@@ -181,18 +181,20 @@ class Writer:
         A chat template up to where the user speaks lets the model invent the question (Magpie, arXiv 2406.08464,
         section 2).
         """
-        from specllama.chat.chats import render_chat, render_text
+        from specllama.chat import chat_prompt
+        from specllama.drop_in import prompt_tokens_of
 
         if self._before is None:
             try:
-                begin = render_text(self._llm, f"{start} {topic}").tokens
+                begin = prompt_tokens_of(self._llm, f"{start} {topic}", None)
             except ValueError:  # the vocabulary cannot write these words
                 begin = _any_tokens(self._llm, index)
             return self._answered(index, count, begin)
-        prefix = render_text(self._llm, self._before + start).tokens
+        prefix = prompt_tokens_of(self._llm, self._before + start, None)
         found = self._written(prefix, index, count, QUESTION, 1.0)
         question = self._engine.text(found).decode("utf-8", "ignore").split("\n\n\n")[0]
-        return self._answered(index, count, render_chat(self._llm, start + question).tokens)
+        asked = chat_prompt(self._llm, [{"role": "user", "content": start + question}])
+        return self._answered(index, count, asked.tokens)
 
     def _answered(self, index: int, count: int, prompt: Sequence[int]) -> Text | None:
         prompt = list(prompt)[-(self._llm.n_ctx() - self._answer) :]
@@ -243,12 +245,12 @@ def has_prompts(name: str) -> bool:
 
 def _before_a_question(llm: Llama) -> str | None:
     """The rendered chat up to where the user speaks; None if the file has no template, or one that changes words."""
-    from specllama.chat.chats import chat_call
+    from specllama.chat import chat_prompt
 
     if "tokenizer.chat_template" not in llm.metadata:
         return None
     try:
-        text = chat_call(llm, [{"role": "user", "content": _MARK}]).text
+        text = chat_prompt(llm, [{"role": "user", "content": _MARK}]).text
     except ValueError:
         return None
     before, mark, _ = (text or "").partition(_MARK)

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specllama.chat.chats import render_chat
 from specllama.prompts import Prompt, builtin_prompts, limited, read_prompts
 
 if TYPE_CHECKING:
-    from conftest import MakeLlama
+    pass
 
 HUMANEVAL = {
     "task_id": "HumanEval/7",
@@ -180,10 +179,3 @@ def test_builtin_prompts_lie_beside_the_module() -> None:
     script = "from specllama.prompts import builtin_prompts; print(len(builtin_prompts()))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path.home())
     assert int(done.stdout) == len(file.read_text(encoding="utf-8").splitlines())
-
-
-def test_a_prompt_is_rendered_by_the_chat_template(make_llama: MakeLlama) -> None:
-    llm = make_llama()
-    assert Prompt("1", "a", "the cat").rendered(llm) == render_chat(llm, "the cat")
-    raw = Prompt("1", "a", "the cat", chat=False).rendered(llm)
-    assert raw.tokens == llm.tokenize(b"the cat", special=True)

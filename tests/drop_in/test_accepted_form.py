@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import tiny_models as tiny
 from release_source import released_templates
 
-from specllama.chat.chats import chat_call
+from specllama.chat import chat_prompt
 
 if TYPE_CHECKING:
-    from conftest import MakeLlama
+    from conftest import WithTemplate
 
-    import specllama
 
-Opened = Callable[..., "specllama.Llama"]
 TAKEN = (
     "{% for m in messages %}{{ m.role }}:{{ m.content }}"
     "{% for c in m.tool_calls or [] %}({{ c.id }} {{ c.function.name }}){% endfor %}|{% endfor %}"
@@ -112,49 +106,37 @@ CASES: dict[str, tuple[str, list[dict[str, Any]], str]] = {
 }
 
 
-@pytest.fixture
-def with_template(tmp_path: Path, make_llama: MakeLlama) -> Opened:
-    """Opens the words model with another chat template."""
-
-    def make(template: str, **options: Any) -> specllama.Llama:
-        words = dataclasses.replace(tiny.word_vocabulary(), chat_template=template)
-        path = tiny.write_llama(tmp_path / "model.gguf", words, tiny.llama_weights(words, seed=1))
-        return make_llama(path, **options)
-
-    return make
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_a_refused_conversation_is_brought_into_a_form_that_is_taken(with_template: Opened, case: str) -> None:
+def test_a_refused_conversation_is_brought_into_a_form_that_is_taken(with_template: WithTemplate, case: str) -> None:
     template, messages, expected = CASES[case]
     llm = with_template(template)
-    found = str(chat_call(llm, messages).text)
+    found = str(chat_prompt(llm, messages).text)
     assert re.sub(r"\([0-9a-f]{9} ", "(ID ", found) == expected
     answer = llm.create_chat_completion(messages, max_tokens=2)
-    assert answer["usage"]["prompt_tokens"] == len(chat_call(llm, messages).tokens)
+    assert answer["usage"]["prompt_tokens"] == len(chat_prompt(llm, messages).tokens)
 
 
-def test_parts_stay_parts(with_template: Opened) -> None:
+def test_parts_stay_parts(with_template: WithTemplate) -> None:
     template = ONE_SYSTEM.replace("{{ m.content }}", "{% for p in m.content %}<{{ p.text }}>{% endfor %}")
     messages = [said("system", "A"), said("system", [{"type": "text", "text": "B"}]), said("user", "C")]
-    assert chat_call(with_template(template), messages).text == "system:<A><B>|user:<C>|"
+    assert chat_prompt(with_template(template), messages).text == "system:<A><B>|user:<C>|"
 
 
-def test_it_is_said_once(with_template: Opened, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_said_once(with_template: WithTemplate, caplog: pytest.LogCaptureFixture) -> None:
     template, messages, _ = CASES["two system messages"]
     llm = with_template(template.replace("not so", "never"))
     with caplog.at_level(logging.WARNING, "specllama.chats"):
         for _ in range(2):
-            chat_call(llm, messages)
+            chat_prompt(llm, messages)
     assert [record.message for record in caplog.records] == [
         "the chat template refuses a conversation as it was sent, and gets it with one system message at the beginning"
     ]
 
 
-def test_what_no_change_helps_is_refused_as_it_was_sent(with_template: Opened) -> None:
+def test_what_no_change_helps_is_refused_as_it_was_sent(with_template: WithTemplate) -> None:
     llm = with_template(refusing("'dog' in m.content", "no dogs in {}".format("' ~ m.content ~ '")))
     with pytest.raises(ValueError, match=r"cannot render these messages: no dogs in dog$"):
-        chat_call(llm, [said("system", "A"), said("system", "B"), said("user", "dog"), said("user", "cat")])
+        chat_prompt(llm, [said("system", "A"), said("system", "B"), said("user", "dog"), said("user", "cat")])
 
 
 def agents() -> dict[str, list[dict[str, Any]]]:
@@ -195,10 +177,10 @@ FAMILIES = (
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
-def test_templates_of_many_models_take_what_agents_send(with_template: Opened, family: str) -> None:
+def test_templates_of_many_models_take_what_agents_send(with_template: WithTemplate, family: str) -> None:
     llm = with_template((released_templates() / f"{family}.jinja").read_text(encoding="utf-8"))
     for agent, messages in agents().items():
-        text = str(chat_call(llm, messages).text)
+        text = str(chat_prompt(llm, messages).text)
         number = max(int(found) for found in re.findall(r"S(\d)", json.dumps(messages)))
         places = [text.find(f"S{each}") for each in range(1, number + 1)]
         assert min(places) > -1, (agent, text)

@@ -30,7 +30,7 @@ from test_tool_calls import (
 )
 
 import specllama
-from specllama.chat.chats import chat_call
+from specllama.chat import chat_prompt
 from specllama.grammars.schema import SchemaGrammar
 
 if TYPE_CHECKING:
@@ -170,9 +170,9 @@ def test_models_that_do_not_think_are_asked_as_before(saying: Saying) -> None:
     given = LlamaGrammar(_grammar=YES)
     for template in (HERMES, tiny.CHAT_TEMPLATE):
         llm = saying(["So"], template)
-        assert type(chat_call(llm, HI, response_format=FORMAT).options["grammar"]) is SchemaGrammar
-        assert chat_call(llm, HI, grammar=given).options["grammar"] is given
-        assert chat_call(llm, HI, grammar=given, tools=TOOLS, tool_choice="none").options["grammar"] is given
+        assert type(chat_prompt(llm, HI, response_format=FORMAT).options["grammar"]) is SchemaGrammar
+        assert chat_prompt(llm, HI, grammar=given).options["grammar"] is given
+        assert chat_prompt(llm, HI, grammar=given, tools=TOOLS, tool_choice="none").options["grammar"] is given
 
 
 def test_a_conversation_thinks_before_it_answers_in_a_format(saying: Saying) -> None:

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import tiny_models as tiny
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from needed import imported
 
 from specllama import Conversation
 from specllama.batch.answers import Answers
 from specllama.batch.batch import Batch
-from specllama.chat.chats import chat_call
+from specllama.chat import chat_prompt
 
 if TYPE_CHECKING:
-    from conftest import MakeLlama
+    from conftest import MakeLlama, WithTemplate
 
-    import specllama
 
 GREEDY: dict[str, Any] = {"max_tokens": 3, "temperature": 0.0}
 HI = {"role": "user", "content": "hi"}
-Opened = Callable[..., "specllama.Llama"]
 
 ANY_ROLE = "{% for m in messages %}{{ m.role }}:{{ m.content }}|{% endfor %}"
 KNOWN_ROLES = (  # as Qwen's: what has another role is left out
@@ -53,18 +49,6 @@ EITHER = (
     "{{ c.function.arguments | tojson }}{% endif %}){% endfor %}|{% endfor %}"
 )
 STRICT = ANY_ROLE.replace("{{ m.role }}", "{% if m.role == 'user' %}{{ raise_exception('no users') }}{% endif %}")
-
-
-@pytest.fixture
-def with_template(tmp_path: Path, make_llama: MakeLlama) -> Opened:
-    """Opens the words model with another chat template."""
-
-    def make(template: str, **options: Any) -> specllama.Llama:
-        words = dataclasses.replace(tiny.word_vocabulary(), chat_template=template)
-        path = tiny.write_llama(tmp_path / "model.gguf", words, tiny.llama_weights(words, seed=1))
-        return make_llama(path, **options)
-
-    return make
 
 
 def calling(arguments: Any = '{"a": 1}', **fields: Any) -> dict[str, Any]:
@@ -147,10 +131,10 @@ READ: dict[str, tuple[str, list[Any], str]] = {
 
 
 @pytest.mark.parametrize("name", READ)
-def test_what_the_template_reads(with_template: Opened, name: str) -> None:
+def test_what_the_template_reads(with_template: WithTemplate, name: str) -> None:
     template, messages, expected = READ[name]
     given = json.loads(json.dumps(messages))
-    assert chat_call(with_template(template), messages).text == expected
+    assert chat_prompt(with_template(template), messages).text == expected
     assert messages == given, "the caller's own messages stay as they were"
 
 
@@ -163,7 +147,7 @@ SAID: dict[str, tuple[list[Any], str]] = {
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_every_door_reads_them_alike(with_template: Opened, tmp_path: Path, name: str) -> None:
+def test_every_door_reads_them_alike(with_template: WithTemplate, tmp_path: Path, name: str) -> None:
     messages, prompt = SAID[name]
     llm = with_template(KNOWN_ROLES)
     expected = llm.tokenize(prompt.encode(), add_bos=False, special=True)
@@ -203,13 +187,13 @@ def test_formats_of_llama_cpp(make_llama: MakeLlama, chat_format: str) -> None:
     """They look for no other role than system, and take what is no text for an answer that is to be written."""
     llm = make_llama(chat_format=chat_format)
     answer = {"role": "assistant", "content": "a"}
-    plain = chat_call(llm, [{"role": "system", "content": "Be\nbrief."}, HI, {**answer, "content": ""}, HI])
+    plain = chat_prompt(llm, [{"role": "system", "content": "Be\nbrief."}, HI, {**answer, "content": ""}, HI])
     newer = [{"role": "developer", "content": [text("Be"), text("brief.")]}, HI, {**answer, "content": None}, HI]
-    assert chat_call(llm, newer).text == plain.text
+    assert chat_prompt(llm, newer).text == plain.text
     assert plain.text is not None and "Be\nbrief." in plain.text and "None" not in plain.text
 
 
-def test_a_conversation_where_only_parts_are_read(with_template: Opened) -> None:
+def test_a_conversation_where_only_parts_are_read(with_template: WithTemplate) -> None:
     llm = with_template(PARTS_ONLY)
     conversation = Conversation(llm, "the cat", **GREEDY)
     assert [token.text for token in conversation.say("a dog")]
@@ -221,7 +205,7 @@ def test_a_handler_made_of_a_template_reads_as_the_template(make_llama: MakeLlam
     handler = Jinja2ChatFormatter(KNOWN_ROLES, eos_token="</s>", bos_token="<s>").to_chat_handler()
     llm = make_llama(chat_handler=handler)
     messages: Any = [{"role": "developer", "content": [text("Be brief.")]}, HI, calling()]
-    assert chat_call(llm, messages).text == 'system:Be brief.|user:hi|assistant:(look {"a": 1})|'
+    assert chat_prompt(llm, messages).text == 'system:Be brief.|user:hi|assistant:(look {"a": 1})|'
 
 
 def test_a_handler_of_the_users_own_gets_what_was_sent(make_llama: MakeLlama) -> None:
@@ -286,10 +270,10 @@ class Answer:
         return {name: value for name, value in self._fields.items() if value is not None or not exclude_none}
 
 
-def test_an_answer_that_is_sent_back_as_it_came(with_template: Opened) -> None:
+def test_an_answer_that_is_sent_back_as_it_came(with_template: WithTemplate) -> None:
     llm = with_template(KNOWN_ROLES)
     messages: Any = [HI, Answer(**calling(), refusal=None, annotations=None), RESULT]
-    assert chat_call(llm, messages).text == 'user:hi|assistant:(look {"a": 1})|tool:ok|'
+    assert chat_prompt(llm, messages).text == 'user:hi|assistant:(look {"a": 1})|tool:ok|'
     assert llm.create_chat_completion(messages, **GREEDY)["choices"]
 
 
@@ -310,16 +294,16 @@ def test_a_message_that_nobody_could_read(make_llama: MakeLlama, number: int) ->
         llm.create_chat_completion([HI, message], **GREEDY)
     assert why in str(caught.value)
     with pytest.raises(error) as rendered:
-        chat_call(llm, [HI, message])
+        chat_prompt(llm, [HI, message])
     assert str(rendered.value) == str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("template", "why"), [(STRICT, "no users"), (ANY_ROLE + "{{ messages[0].mood + 1 }}", "has no attribute 'mood'")]
 )
-def test_what_the_template_refuses_is_said(with_template: Opened, template: str, why: str) -> None:
+def test_what_the_template_refuses_is_said(with_template: WithTemplate, template: str, why: str) -> None:
     llm = with_template(template)
-    for ask in (llm.create_chat_completion, lambda messages: chat_call(llm, messages)):
+    for ask in (llm.create_chat_completion, lambda messages: chat_prompt(llm, messages)):
         with pytest.raises(ValueError, match=f"the model's chat template cannot render these messages: .*{why}"):
             ask([HI])
 

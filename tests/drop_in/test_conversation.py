@@ -15,12 +15,12 @@ import pytest
 import tiny_models as tiny
 
 import specllama
-from specllama.chat.chats import chat_call
+from specllama.chat import chat_prompt
 from specllama.conversation import Conversation, _text_behind
 from specllama.drop_in.prompt_tokens import continuation_tokens
 
 if TYPE_CHECKING:
-    from conftest import MakeLlama, TinyFiles
+    from conftest import MakeLlama, TinyFiles, WithTemplate
 
 SAMPLING: dict[str, Any] = {"temperature": 0.9, "seed": 3, "max_tokens": 20}
 SAID = ("the cat sat on the dog and", "no fox", "a dog")
@@ -48,17 +48,6 @@ def chatml_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         words.tokens[token], words.types[token] = text, int(gguf.TokenType.CONTROL)
     words = dataclasses.replace(words, eos=260, chat_template=CHATML)
     return tiny.write_llama(tmp_path_factory.mktemp("chatml") / "chatml.gguf", words, weights)
-
-
-@pytest.fixture
-def with_template(tmp_path: Path, make_llama: MakeLlama) -> Any:
-    """Opens the words model with another chat template."""
-
-    def make(template: str) -> specllama.Llama:
-        words = dataclasses.replace(tiny.word_vocabulary(), chat_template=template)
-        return make_llama(tiny.write_llama(tmp_path / "model.gguf", words, tiny.llama_weights(words, seed=1)))
-
-    return make
 
 
 def said(conversation: Conversation, message: str, **options: Any) -> str:
@@ -194,16 +183,16 @@ def test_a_stop_string_is_not_continued(make_llama: MakeLlama) -> None:
         assert f"{text}{stop}" not in prompt
 
 
-def test_a_template_that_rewrites_answers_is_followed(with_template: Any) -> None:
+def test_a_template_that_rewrites_answers_is_followed(with_template: WithTemplate) -> None:
     llm = with_template(REASONING)
     conversation = Conversation(llm, **SAMPLING)
     for message in SAID:
         said(conversation, message)
-        expected = chat_call(llm, conversation.messages[:-1])
+        expected = chat_prompt(llm, conversation.messages[:-1])
         assert llm.input_ids[: llm.stats.num_prompt_tokens].tolist() == expected.tokens
 
 
-def test_a_template_that_refuses_a_message_changes_nothing(with_template: Any) -> None:
+def test_a_template_that_refuses_a_message_changes_nothing(with_template: WithTemplate) -> None:
     conversation = Conversation(with_template(REFUSING), **SAMPLING)
     said(conversation, "the cat")
     conversation.system = "a dog"

@@ -12,7 +12,7 @@ from exact import EXACT_CACHE
 from images import SIZE, Pictures, asked, image
 
 import specllama
-from specllama.chat.chats import chat_call
+from specllama.chat import chat_prompt
 
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles
@@ -249,4 +249,4 @@ def test_an_image_without_a_handler_is_refused(make_llama: MakeLlama) -> None:
     with pytest.raises(ValueError, match="a part of type 'image_url', and this Llama reads only text"):
         llm.create_chat_completion(CAT)
     with pytest.raises(ValueError, match="decodes by itself"):
-        chat_call(make_llama(chat_handler=Pictures()), CAT)
+        chat_prompt(make_llama(chat_handler=Pictures()), CAT)

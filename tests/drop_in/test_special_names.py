@@ -20,7 +20,7 @@ from release_source import released_templates
 
 import specllama
 from specllama import Conversation
-from specllama.chat.chats import chat_call
+from specllama.chat import chat_prompt
 from specllama.drop_in.images import give_image_handler
 
 if TYPE_CHECKING:
@@ -116,9 +116,9 @@ PLACES: dict[str, Callable[[str], dict[str, Any]]] = {
 def test_no_mark_comes_of_what_is_said(opened: Opened, place: str) -> None:
     llm = opened()
     said, free = PLACES[place](FORGED), PLACES[place]("so")
-    read, other = chat_call(llm, **said), chat_call(llm, **free)
+    read, other = chat_prompt(llm, **said), chat_prompt(llm, **free)
     assert marks_in(llm, read.tokens) == marks_in(llm, other.tokens) > 1
-    as_before = chat_call(llm, **said, parse_special=True)
+    as_before = chat_prompt(llm, **said, parse_special=True)
     assert marks_in(llm, as_before.tokens) > marks_in(llm, read.tokens)
     assert read.text == as_before.text
     assert written(llm, read.tokens) == written(llm, as_before.tokens)
@@ -134,7 +134,7 @@ def test_a_name_in_several_parts_is_text(opened: Opened) -> None:
         )
     )
     parts = [{"type": "text", "text": text} for text in ("hi<|im", "_end", "|>", "<|im_start|", ">")]
-    call = chat_call(llm, [{"role": "user", "content": parts}])
+    call = chat_prompt(llm, [{"role": "user", "content": parts}])
     assert "hi<|im_end|><|im_start|>" in str(call.text)
     assert marks_in(llm, call.tokens) == 3
 
@@ -153,7 +153,7 @@ def test_the_handlers_of_llama_cpp(opened: Opened, name: str) -> None:
 def test_marks_that_every_text_has_are_text_too(opened: Opened) -> None:
     """A file may say of the marks around turns that they are parsed in any text."""
     llm = opened(kind=gguf.TokenType.USER_DEFINED)
-    first, second = (chat_call(llm, [{"role": "user", "content": text}]) for text in ("hi", FORGED))
+    first, second = (chat_prompt(llm, [{"role": "user", "content": text}]) for text in ("hi", FORGED))
     assert marks_in(llm, first.tokens) == marks_in(llm, second.tokens) == 3
     assert written(llm, second.tokens) == str(second.text).replace(" ", "")
 
@@ -161,7 +161,7 @@ def test_marks_that_every_text_has_are_text_too(opened: Opened) -> None:
 def test_other_tokens_of_texts_stay_tokens(opened: Opened) -> None:
     llm = opened(names=[*MARKS, "<look>"], kind=gguf.TokenType.USER_DEFINED)
     [token] = llm.tokenize(b"<look>", add_bos=False)
-    assert token in chat_call(llm, [{"role": "user", "content": "<look><|im_end|>"}]).tokens
+    assert token in chat_prompt(llm, [{"role": "user", "content": "<look><|im_end|>"}]).tokens
 
 
 def test_a_conversation_reads_its_next_turn_so(opened: Opened) -> None:
@@ -215,7 +215,7 @@ def test_texts_that_only_begin_a_name_have_the_same_tokens(of_both_kinds: Any, p
     """Such texts are marked, too: what follows could complete the name."""
     llm = of_both_kinds
     messages: Any = [{"role": "user", "content": "".join(pieces)}, HI]
-    marked, before = (chat_call(llm, messages, parse_special=parses) for parses in (False, True))
+    marked, before = (chat_prompt(llm, messages, parse_special=parses) for parses in (False, True))
     assert marked.text == before.text
     if not any(name in messages[0]["content"] for name in MARKS):
         assert marked.tokens == before.tokens
@@ -242,9 +242,9 @@ def test_templates_of_many_models(tmp_path: Path, make_llama: MakeLlama) -> None
             if before is None:
                 continue
             tried += 1
-            assert chat_call(llm, turns).tokens == before, file.name
+            assert chat_prompt(llm, turns).tokens == before, file.name
             spoken = [{**turn, "content": forged} if turn["role"] == "user" else turn for turn in turns]
-            counts = [sum(token in every for token in tokens) for tokens in (before, chat_call(llm, spoken).tokens)]
+            counts = [sum(token in every for token in tokens) for tokens in (before, chat_prompt(llm, spoken).tokens)]
             assert counts[0] == counts[1], file.name
         llm.close()
     assert tried > 100

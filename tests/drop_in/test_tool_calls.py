@@ -16,7 +16,7 @@ from served import serving
 
 import specllama
 from specllama import cli
-from specllama.chat.chats import chat_call
+from specllama.chat import chat_prompt
 
 openai = pytest.importorskip("openai")
 
@@ -179,7 +179,7 @@ def test_one_call_of_any_form_ends_the_answer(saying: Saying, name: str) -> None
 
 def test_reading_changes_no_token(saying: Saying) -> None:
     llm = saying(CALLS, HERMES)
-    prompt = chat_call(llm, HI, tools=TOOLS).tokens
+    prompt = chat_prompt(llm, HI, tools=TOOLS).tokens
     plain = llm.create_completion(prompt, temperature=0.0, max_tokens=200)
     read = llm.create_chat_completion(**GREEDY, tools=TOOLS)
     assert plain["usage"] == read["usage"] and plain["choices"][0]["text"] == "".join(CALLS)
@@ -422,13 +422,13 @@ def test_an_answer_goes_on_with_the_last_message(saying: Saying) -> None:
     expected = {"content": " three!!", "reasoning": "", "calls": [], "why": "stop"}
     assert everywhere(llm, messages=begun, continue_final_message=True) == expected
     assert everywhere(llm, messages=begun)["content"] == "One two three!!"
-    text = chat_call(llm, begun, continue_final_message=True).text
+    text = chat_prompt(llm, begun, continue_final_message=True).text
     assert text is not None and text.endswith("assistant:One two")
     parts = [*HI, {"role": "assistant", "content": [{"type": "text", "text": "One two"}]}]
     assert said(llm.create_chat_completion(**{**GREEDY, "messages": parts}, continue_final_message=True)) == expected
     thought = {"role": "assistant", "content": "Hi", "reasoning_content": "Hm"}
     for template in (THINKS, BEGINS):
-        text = chat_call(saying(["So"], template), [*HI, thought], continue_final_message=True).text
+        text = chat_prompt(saying(["So"], template), [*HI, thought], continue_final_message=True).text
         assert text is not None and text.endswith("<think>\nHm\n</think>\n\nHi") and text.count("<think>") == 1
 
 
@@ -614,7 +614,7 @@ def test_thoughts_of_gpt_oss(saying: Saying) -> None:
 def test_what_the_template_reads(saying: Saying) -> None:
     llm = saying(THOUGHT, THINKS)
     off = {"chat_template_kwargs": {"enable_thinking": False}}
-    assert chat_call(llm, HI, **off).text.endswith("<think>\n\n</think>\n\n")
+    assert chat_prompt(llm, HI, **off).text.endswith("<think>\n\n</think>\n\n")
     with serving(llm) as served:
         sizes = [
             served.post("/v1/chat/completions", **GREEDY, **fields).json()["usage"]["prompt_tokens"]
@@ -629,7 +629,7 @@ def test_what_the_template_reads(saying: Saying) -> None:
     assert bad.status_code == 400 and "chat_template_kwargs has 'tools'" in bad.text
     with pytest.warns(UserWarning, match="reasoning_effort has no effect: the chat template of .* does not read it"):
         llm.create_chat_completion(**GREEDY, reasoning_effort="low")
-    assert "low" in chat_call(saying(["So"], HARMONY), HI, reasoning_effort="low").text
+    assert "low" in chat_prompt(saying(["So"], HARMONY), HI, reasoning_effort="low").text
 
 
 def test_a_loop_of_two_tools(saying: Saying) -> None:
@@ -645,7 +645,7 @@ def test_a_loop_of_two_tools(saying: Saying) -> None:
             message = answer.choices[0].message
             messages.append(message)
             messages += [{"role": "tool", "tool_call_id": call.id, "content": "done"} for call in message.tool_calls]
-        text = chat_call(llm, messages, tools=TOOLS).text
+        text = chat_prompt(llm, messages, tools=TOOLS).text
         assert text.count('assistant: Well, let me.{"n": 1}{}\n') == 2 and text.count("tool: done\n") == 4
         client.close()
 

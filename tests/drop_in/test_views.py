@@ -11,7 +11,7 @@ import pytest
 from responses import comparable
 
 import specllama
-from specllama.chat.chats import chat_call
+from specllama.chat import chat_prompt
 from specllama.drop_in.view import View, call_on
 from specllama.drop_in.watch import Watch
 
@@ -111,7 +111,7 @@ def test_a_handler_that_asks_again_is_rendered_by_its_first_prompt(handled: Any)
             if "no such text" in answer["choices"][0]["text"]:
                 return answer
 
-    call = chat_call(handled(handler), MESSAGES)
+    call = chat_prompt(handled(handler), MESSAGES)
     assert call.text == "the cat 0"
     assert call.options["max_tokens"] == 2
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specllama.chat.chats import RenderedPrompt
 from specllama.evidence.bench import Bench, BenchResult, Mode, Plan, Run, benchmark, run
-from specllama.prompts import Prompt
+from specllama.prompts import Prompt, RenderedPrompt
 from specllama.stats import Stats
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
     import specllama
-    from specllama.chat.chats import RenderedPrompt
+    from specllama.prompts import RenderedPrompt
 
 # --- questions --------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ import numpy as np
 from test_guided import DRAFTS, SAMPLED
 
 import specllama
-from specllama.chat.chats import chat_call
+from specllama.chat import chat_prompt
 from specllama.drop_in.lending import lent
 from specllama.engine.schema_constraint import schema_vocabulary
 from specllama.grammars.schema import NotEnforcedError, SchemaGrammar, matched_schema
@@ -193,7 +193,7 @@ def test_streams_and_conversations(make_llama: MakeLlama, tiny_files: TinyFiles)
     chunks: Any = llm.create_chat_completion(MESSAGES, stream=True, **settings)
     streamed = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
     assert_valid(streamed, schema)
-    assert isinstance(chat_call(llm, MESSAGES, **settings).options["grammar"], SchemaGrammar)
+    assert isinstance(chat_prompt(llm, MESSAGES, **settings).options["grammar"], SchemaGrammar)
     talk = specllama.Conversation(llm, response_format=wanted(schema), temperature=0.0)
     assert_valid("".join(token.text for token in talk.say("the cat", max_tokens=80)), schema)
 

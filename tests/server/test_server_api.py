@@ -16,7 +16,7 @@ imported("fastapi")
 
 from served import Served, serving  # needs the extra
 
-from specllama.server.requests import SamplerFields
+from specllama.server.sampler_fields import SamplerFields
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

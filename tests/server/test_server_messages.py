@@ -14,7 +14,7 @@ imported("fastapi")
 
 from served import Served, serving  # needs the extra
 
-from specllama.chat.chats import chat_call
+from specllama.chat import chat_prompt
 from specllama.server.blocks import Blocks
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def test_what_was_said_goes_back(saying: Saying) -> None:
     ]
     functions = [{"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": LOOK_AT}}]
     functions += [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
-    expected = chat_call(llm, chat, tools=functions).tokens
+    expected = chat_prompt(llm, chat, tools=functions).tokens
     assert llm.detokenize(found, special=True) == llm.detokenize(expected, special=True)
 
 

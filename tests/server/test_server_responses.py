@@ -20,8 +20,8 @@ from openai.types.responses import Response, ResponseStreamEvent, response_creat
 from served import Served, serving  # needs the extra
 
 import specllama
-from specllama.chat.chats import chat_call
-from specllama.server.requests import ChatRequest
+from specllama.chat import chat_prompt
+from specllama.server.chats import ChatRequest
 from specllama.server.responses import _OF_ITEM, _OF_PART, _SENT_BACK, ResponsesRequest
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def test_what_was_said_goes_back(saying: Saying) -> None:
     ]
     functions = [{"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": LOOK_AT}}]
     functions += [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
-    expected = chat_call(llm, chat, tools=functions)
+    expected = chat_prompt(llm, chat, tools=functions)
     assert llm.detokenize(found, special=True) == llm.detokenize(expected.tokens, special=True)
 
 
@@ -331,7 +331,7 @@ def test_openais_client_reads_a_stream(saying: Saying) -> None:
 def test_an_error_in_the_middle_of_a_stream(saying: Saying, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client raises it, as in chats; before the first event it has a status."""
     llm = saying(["One", ", two", ", three"], HERMES)
-    made = type(llm).create_chat_completion
+    made = type(llm).create_completion
 
     def breaking(self: Any, **chat: Any) -> Any:
         chunks = made(self, **chat)
@@ -339,7 +339,7 @@ def test_an_error_in_the_middle_of_a_stream(saying: Saying, monkeypatch: pytest.
         chunks.close()
         raise specllama.DecodeError("the model broke")
 
-    monkeypatch.setattr(type(llm), "create_chat_completion", breaking)
+    monkeypatch.setattr(type(llm), "create_completion", breaking)
     with serving(llm) as served, openai.OpenAI(base_url=f"{served.url}/v1", api_key="x", max_retries=0) as client:
         events = served.named_events(PATH, input="hi")
         assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]

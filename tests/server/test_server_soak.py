@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
     from specllama.drop_in.watch import Watch
+    from specllama.server.chats import ChatRequest
+    from specllama.server.completions import CompletionRequest
     from specllama.server.job import Item, Work
-    from specllama.server.requests import ChatRequest, CompletionRequest
 
 pytestmark = pytest.mark.long
 

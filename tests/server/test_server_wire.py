@@ -23,7 +23,9 @@ from served import Served, serving  # needs the extra
 
 from specllama.engine.generation import Generation
 from specllama.server import prompt_progress
-from specllama.server.requests import ChatRequest, CompletionRequest, StreamOptions
+from specllama.server.chats import ChatRequest
+from specllama.server.completions import CompletionRequest
+from specllama.server.fields import StreamOptions
 from specllama.server.wire import REFUSED, WITHOUT_EFFECT
 
 if TYPE_CHECKING:
