@@ -13,8 +13,8 @@ from typing import Any
 from specllama import Llama
 from specllama.drop_in.view import Call, call_on
 from specllama.drop_in.watch import Watch
-from specllama.engine.slot import Slot
-from specllama.many.outcomes import Job, Outcome, Outcomes, takes_the_model_alone
+from specllama.engine import Slot
+from specllama.many import Job, Outcome, Outcomes, takes_the_model_alone
 from specllama.stats import Stats, Tally
 from specllama.warn import warn
 

@@ -95,7 +95,7 @@ def generate(llm: Llama, call: Call, body: Body, name: str) -> dict[str, Any]:
     """
     body.require_room(llm)
     body.model = body.model or name
-    work = answering(llm, body, body.texts(), lambda text, watch: contextlib.nullcontext(call))
+    work = answering(llm, body, body.texts(), lambda job: contextlib.nullcontext(call.slot))
     chunks = work(call.watch or Watch())
     if isinstance(body, _OfResponses) and body._responses is not None:
         chunks = body._responses.teller(body)(chunks)

@@ -8,8 +8,8 @@ from llama_cpp.llama_grammar import LlamaGrammar
 
 from specllama import Llama
 from specllama.drop_in.view import Call
-from specllama.engine.limits import require_room, size_of
-from specllama.many.outcomes import Outcome, arguments_of
+from specllama.engine import require_room, size_of
+from specllama.many import Outcome, arguments_of
 
 from .line import Line
 

@@ -13,16 +13,19 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .expected_gain import best_length, break_even
     from .generation import Generation
-    from .listener import Listener
+    from .limits import require_room, size_of
+    from .listener import Listener, Stopped
     from .model import Model
     from .options import NumDraftTokens, checked_index, checked_num_draft_tokens, checked_seed, checked_verify
     from .request import Request
     from .rules import DEPENDENT_ON_DRAFT, RULES, VERIFY, is_independent_of_draft
     from .schema_constraint import Schema
+    from .slot import Slot
+    from .texts import checked_max_parallel
     from .vocabulary import Gbnf
 
-__all__ = ["Direct", "Engine", "Gbnf", "Generation", "Listener", "Model", "Request", "Row", "Schema"]
-__all__ += ["best_length", "break_even"]
+__all__ = ["Direct", "Engine", "Gbnf", "Generation", "Listener", "Model", "Request", "Row", "Schema", "Slot"]
+__all__ += ["Stopped", "best_length", "break_even", "checked_max_parallel", "require_room", "size_of"]
 __all__ += ["DEPENDENT_ON_DRAFT", "RULES", "VERIFY", "is_independent_of_draft"]
 __all__ += ["NumDraftTokens", "checked_index", "checked_num_draft_tokens", "checked_seed", "checked_verify"]
 
@@ -31,12 +34,15 @@ _EXPORTS = {
     "engine": ("Engine",),
     "expected_gain": ("best_length", "break_even"),
     "generation": ("Generation",),
-    "listener": ("Listener",),
+    "limits": ("require_room", "size_of"),
+    "listener": ("Listener", "Stopped"),
     "model": ("Model",),
     "options": ("NumDraftTokens", "checked_index", "checked_num_draft_tokens", "checked_seed", "checked_verify"),
     "request": ("Request",),
     "rules": ("DEPENDENT_ON_DRAFT", "RULES", "VERIFY", "is_independent_of_draft"),
     "schema_constraint": ("Schema",),
+    "slot": ("Slot",),
+    "texts": ("checked_max_parallel",),
     "vocabulary": ("Gbnf",),
 }
 _WHERE = {name: module for module, names in _EXPORTS.items() for name in names}

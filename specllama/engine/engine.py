@@ -468,7 +468,7 @@ class Engine(ClosedWhenGone):
             BusyError: another thread is generating in the model's own context, or a text has called this.
         """
         self.texts.require_outside()
-        self.texts.end_beside()
+        self.texts.end_alone()
         # No generator holds the block: one that Ctrl-C keeps from its end lives on with the traceback, and holds it.
         with captured_errors(), self.slot.exclusive():
             self.slot.require_outermost()

@@ -16,9 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from specllama import Llama, __version__
-from specllama.engine.limits import require_room
-from specllama.engine.listener import Stopped
-from specllama.engine.texts import checked_max_parallel
+from specllama.engine import Stopped, checked_max_parallel, require_room
 from specllama.llama import require_ours
 
 from .anthropic import CountRequest, MessagesRequest, add_messages
