@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from . import _core
 from .backend.cpu import llama_threads
-from .backend.kernel_use import checked_kernels, loading
+from .backend.kernel_use import checked_kernels
 from .backend.streams import has_stderr
 from .drop_in.arguments import (
     bound,
@@ -61,7 +61,7 @@ from .engine.slot import raise_busy
 from .engine.texts import checked_cache_tokens, checked_max_parallel
 from .many.completions import ParallelCompletions
 from .models import catalog
-from .models.loading import captured_errors, explained
+from .models.loading import captured_errors
 from .models.opening_checks import check_opening, n_ctx_with_positions
 from .stats import Stats
 from .token import Token
@@ -170,7 +170,6 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         self.tokenizing = _core.Block()
         told_of_forks(self.tokenizing)
         self.position = Position()
-        self._num_snapshots = 0 if draft_model is None else options.most_draft_tokens
         if flash_attn is not None:
             kwargs["flash_attn"] = flash_attn
         if kwargs.get("embedding"):  # llama.cpp ends the process if a batch to embed is computed in parts
@@ -184,23 +183,21 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         if isinstance(draft, Automatic) and kwargs.get("verbose", True):
             print(draft.said, file=sys.stderr)  # noqa: T201  # as llama.cpp does when it loads
         self._hidden = None if draft is None else draft.shown(model_path)
-        self._num_branches = 0 if draft is None else draft.num_branches
         check_opening(model_path, kwargs)
         kwargs["n_ctx"] = n_ctx_with_positions(model_path, kwargs.get("n_ctx", _SIZE), is_asked="n_ctx" in kwargs)
-        with explained(model_path, overrides=kwargs.get("kv_overrides")) as weights, loading(self._kernels) as use:
-            self.attend_as_kernels_do(kwargs)
-            threads = llama_threads(kwargs.get("n_threads"), kwargs.get("n_threads_batch"))
-            super().__init__(
-                model_path,
-                seed=llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked,
-                **{**kwargs, "n_threads": threads[0], "n_threads_batch": threads[1]},
-            )
-        if self._hidden is not None:
-            self._hidden.begin(self._ctx.ctx)
+        threads = llama_threads(kwargs.get("n_threads"), kwargs.get("n_threads_batch"))
+        weights = self._construct(
+            model_path,
+            {**kwargs, "n_threads": threads[0], "n_threads_batch": threads[1]},
+            name="target",
+            kernels=self._kernels,
+            num_snapshots=0 if draft is None else options.most_draft_tokens,
+            num_branches=0 if draft is None else draft.num_branches,
+        )
         self._seed = llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked  # 0 is a seed like any other
         self.scores = np.empty((0, self._n_vocab), dtype=np.single)  # frees the base class's [n_batch, n_vocab]
         self.input_ids = np.zeros(self.n_ctx(), dtype=np.intc)  # llama.cpp may have rounded n_ctx up
-        model = lent(self, "target", use, self._hidden, self._taps)
+        model = lent(self)
         self._origin = origin_of(self, model.settings, weights)
         self.engine = Engine(
             model,

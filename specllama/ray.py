@@ -11,7 +11,7 @@ import numpy as np
 
 from .backend.cpu import default_threads
 from .drop_in import nearest
-from .many.outcomes import Outcome
+from .many import Outcome
 
 try:
     import pyarrow

@@ -13,7 +13,7 @@ from typing import Any
 from specllama import Llama
 from specllama.drop_in import Call, Watch, call_on
 from specllama.engine import Slot
-from specllama.many.outcomes import Job, Outcome, Outcomes, takes_the_model_alone
+from specllama.many import Job, Outcome, Outcomes, takes_the_model_alone
 from specllama.stats import Stats, Tally
 from specllama.warn import warn
 

@@ -12,7 +12,7 @@ from pydantic import PrivateAttr
 
 from specllama import Llama
 from specllama.drop_in import Call, Watch
-from specllama.many.outcomes import Outcome, takes_the_model_alone
+from specllama.many import Outcome, takes_the_model_alone
 from specllama.server.blocks import READ
 from specllama.server.chats import ChatRequest
 from specllama.server.completions import CompletionRequest
@@ -95,7 +95,7 @@ def generate(llm: Llama, call: Call, body: Body, name: str) -> dict[str, Any]:
     """
     body.require_room(llm)
     body.model = body.model or name
-    work = answering(llm, body, body.texts(), lambda text, watch: contextlib.nullcontext(call))
+    work = answering(llm, body, body.texts(), lambda job: contextlib.nullcontext(call.slot))
     chunks = work(call.watch or Watch())
     if isinstance(body, _OfResponses) and body._responses is not None:
         chunks = body._responses.teller(body)(chunks)

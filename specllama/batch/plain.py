@@ -9,7 +9,7 @@ from llama_cpp.llama_grammar import LlamaGrammar
 from specllama import Llama
 from specllama.drop_in import Call
 from specllama.engine import require_room, size_of
-from specllama.many.outcomes import Outcome, arguments_of
+from specllama.many import Outcome, arguments_of
 
 from .line import Line
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from specllama.batch.batch import Batch, Shown
     from specllama.batch.survey import Survey
     from specllama.commands import Subparsers
-    from specllama.many.outcomes import Outcome
+    from specllama.many import Outcome
 
 _LINE_SECONDS = 30.0  # the time between two lines of progress if stderr is no terminal
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specllama.backend.kernel_use import checked_kernels, loading
+from specllama.backend.kernel_use import checked_kernels
 from specllama.engine.drafts.draft import Loaded
 from specllama.engine.model import Model
-from specllama.models.loading import explained
 from specllama.models.opening_checks import n_ctx_with_positions
 
 from .base_class import BaseLlama
@@ -23,12 +23,19 @@ _INHERITED = (
 )
 
 
-class _LoadedDraft(ChatTemplates, ContextParams, BaseLlama):
-    """A draft that was loaded from its path."""
+class _LoadedDraft(ContextParams, ChatTemplates, BaseLlama):
+    """A draft that was loaded from its path.
 
-    def __init__(self, model_path: str, **kwargs: Any) -> None:
-        self.attend_as_kernels_do(kwargs)
-        super().__init__(model_path, **kwargs)
+    Args:
+        model_path: its file.
+        kernels: the user's choice of kernels.
+        kwargs: the arguments of llama_cpp's constructor.
+    """
+
+    _stack = contextlib.ExitStack()  # what the destructor closes if the constructor has failed early
+
+    def __init__(self, model_path: str, kernels: str | None = None, **kwargs: Any) -> None:
+        self._construct(model_path, kwargs, name="draft", kernels=checked_kernels(kernels))
 
     def __repr__(self) -> str:
         """``llm.draft_model`` shows the draft's path."""
@@ -53,24 +60,10 @@ class DraftLoader:
         Raises:
             MemoryError, OSError, RuntimeError, TypeError, ValueError: the draft cannot be opened.
         """
-        of_target = target.settings
-        arguments = {
-            # llama.cpp copies 4-bit weights into another layout. A mapped file would stay in memory beside the copy.
-            "use_mmap": False,
-            "verbose": of_target.verbose,
-            **{name: self._settings[name] for name in _INHERITED if name in self._settings},
-            "n_ctx": target.n_ctx_asked,
-            "n_batch": of_target.n_batch,
-            "n_threads": of_target.n_threads,
-            "n_threads_batch": of_target.n_threads_batch,
-            "kernels": of_target.kernels.choice,
-            **own,
-        }
-        arguments["n_ctx"] = n_ctx_with_positions(path, arguments["n_ctx"])
-        choice = checked_kernels(arguments.pop("kernels"))
-        with explained(path, overrides=arguments.get("kv_overrides")), loading(choice) as use:
-            draft = _LoadedDraft(path, **arguments)
-        return Loaded(lent(draft, "draft", use), draft, draft.close)
+        inherited = {name: self._settings[name] for name in _INHERITED if name in self._settings}
+        arguments = {"verbose": target.settings.verbose, **target.of_draft(), **inherited, **own}
+        draft = _LoadedDraft(path, **{**arguments, "n_ctx": n_ctx_with_positions(path, arguments["n_ctx"])})
+        return Loaded(lent(draft), draft, draft.close)
 
     def tokenize(self, text: str) -> Sequence[int]:
         """The tokens of a text, as ``Loader`` says."""

@@ -15,12 +15,12 @@ from llama_cpp import llama_cpp as _bindings
 
 from specllama._core import FIRST_EMBEDDING
 from specllama.backend.ggml import ggml_version
+from specllama.engine.context_plan import has_flash_attention
 from specllama.engine.model import Settings, token_ids
 from specllama.engine.position import numbers_of_embeddings
 from specllama.models.weights_digest import Digest, digest_of_file
 
 from .base_class import BaseLlama
-from .context_params import has_flash_attention
 
 _MARK = "specllama_origin"  # an attribute of the states that specllama saves; those of llama_cpp do not have it
 _SETTINGS = (

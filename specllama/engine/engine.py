@@ -468,7 +468,7 @@ class Engine(ClosedWhenGone):
             BusyError: another thread is generating in the model's own context, or a text has called this.
         """
         self.texts.require_outside()
-        self.texts.end_beside()
+        self.texts.end_alone()
         # No generator holds the block: one that Ctrl-C keeps from its end lives on with the traceback, and holds it.
         with captured_errors(), self.slot.exclusive():
             self.slot.require_outermost()
@@ -512,17 +512,9 @@ class _Loader:
 
     def load(self, path: str, target: Model, own: Mapping[str, Any]) -> Loaded:
         """Load a file, as ``engine.drafts.draft.Loader`` says."""
-        # The draft gets no adapter, because the target's is for the target's weights. It is not mapped: llama.cpp
-        # repacks 4-bit weights as it loads them, and a mapped file would stay in memory beside the copy.
-        of_target = dataclasses.replace(
-            self._opening,
-            n_ctx=target.n_ctx_asked,
-            n_batch=target.settings.n_batch,
-            lora_path=None,
-            lora_scale=1.0,
-            use_mmap=False,
-        )
-        model = open_model(path, of_target.changed(own), name="draft")
+        # The target's adapter is for the target's weights.
+        opening = dataclasses.replace(self._opening, **target.of_draft(), lora_path=None, lora_scale=1.0)
+        model = open_model(path, opening.changed(own), name="draft")
         return Loaded(model, path, model.close)
 
     def tokenize(self, text: str) -> Sequence[int]:

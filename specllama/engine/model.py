@@ -205,6 +205,19 @@ class Model:
         """How many tokens were asked for. llama.cpp may have rounded `n_ctx` up from it."""
         return int(self.settings.context_params.n_ctx) or self.n_ctx
 
+    def of_draft(self) -> dict[str, Any]:
+        """The arguments that a draft model for this model is opened with, unless the user gives others."""
+        settings = self.settings
+        return {
+            "n_ctx": self.n_ctx_asked,
+            "n_batch": settings.n_batch,
+            "n_threads": settings.n_threads,
+            "n_threads_batch": settings.n_threads_batch,
+            "kernels": settings.kernels.choice,
+            # llama.cpp copies 4-bit weights into another layout. A mapped file would stay in memory beside the copy.
+            "use_mmap": False,
+        }
+
     @property
     def is_in_use(self) -> bool:
         """Whether a round uses the context now: one in another thread, or one that has called this."""

@@ -10,31 +10,20 @@ from typing import Any
 
 import llama_cpp
 
-from specllama import _core
 from specllama.backend.cpu import llama_threads
 from specllama.backend.kernel_use import checked_kernels, loading
 from specllama.backend.owned import Owned
 from specllama.backend.shown import shown
-from specllama.models.cache_types import values_of_block
 from specllama.models.loading import explained, quiet
 from specllama.models.opening_checks import check_opening, n_ctx_with_positions
 
+from .context_plan import ContextPlan
 from .hidden import Hidden
 from .model import Lora, OpenedModel, Settings
 from .sizes import check_sizes
 
 _ALL_LAYERS = 0x7FFFFFFF
 _YARN = (1.0, 32.0, 1.0)  # llama_cpp.Llama's defaults; llama.cpp itself would take the file's values
-
-_MOST_SNAPSHOTS = 8  # each takes as much memory as the state; for longer drafts a copy is used
-
-
-def num_snapshots_of(wanted: int, params: Any) -> int:
-    """How many states (snapshots) of a recurrent model a context keeps. It can forget as many tokens of a batch.
-
-    llama.cpp ends the process unless a batch has room for more tokens than there are snapshots.
-    """
-    return max(0, min(wanted, _MOST_SNAPSHOTS, int(params.n_ubatch) - 2))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,12 +81,6 @@ class Opening:
                 raise TypeError(f"the draft of an Engine has no argument {name}: it has {', '.join(vars(self))}")
         return dataclasses.replace(self, **own)
 
-    @property
-    def decides_attention(self) -> bool:
-        """Whether our kernels decide on flash attention. Not if the cache is not float16: llama.cpp would copy it."""
-        types = (None, llama_cpp.GGML_TYPE_F16)
-        return self.flash_attn is None and self.type_k in types and self.type_v in types
-
     def model_params(self) -> Any:
         """``llama_model_params``. They may have parts that `explained` has prepared."""
         params = llama_cpp.llama_model_default_params()
@@ -110,8 +93,8 @@ class Opening:
             params.use_mmap = use_mmap
         return params
 
-    def context_params(self, num_snapshots: int) -> Any:
-        """``llama_context_params``. They are without flash attention where the kernels decide on it later."""
+    def context_params(self) -> Any:
+        """``llama_context_params``, without what a `ContextPlan` decides."""
         params: Any = llama_cpp.llama_context_default_params()
         params.n_ctx = self.n_ctx
         params.n_batch = min(self.n_batch, self.n_ctx or self.n_batch)
@@ -128,39 +111,7 @@ class Opening:
             params.flash_attn_type = on if self.flash_attn else off
         else:  # before 0.3.17
             params.flash_attn = bool(self.flash_attn)
-        if self.flash_attn is None and values_of_block(self.type_v) > 1:
-            have_flash_attention(params)
-        if hasattr(params, "n_rs_seq"):
-            params.n_rs_seq = num_snapshots_of(num_snapshots, params)
         return params
-
-
-def attend_as_kernels_do(params: Any, model: Any) -> None:
-    """Switch on flash attention for a model whose weights our kernels multiply, if they can compute its attention."""
-    if not hasattr(params, "flash_attn_type"):
-        return
-    n_embd, n_head = llama_cpp.llama_model_n_embd(model), llama_cpp.llama_model_n_head(model)
-    if n_head > 0 and n_embd % (16 * n_head) == 0:  # our kernels compute 16 numbers at once
-        have_flash_attention(params)
-
-
-def have_flash_attention(params: Any) -> None:
-    """Switch on flash attention in a context by AUTO: with ENABLED, llama_cpp uses it in the image encoder, too."""
-    if hasattr(params, "flash_attn_type"):
-        params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
-    else:  # before 0.3.17
-        params.flash_attn = True
-
-
-def have_branches(params: Any, count: int) -> None:
-    """Set in ``llama_context_params`` that ``count`` branches of a text can be decoded, as sequences over its cells.
-
-    A context that embeds has none: llama.cpp may end the process when it pools several sequences over the same cells.
-    Nor has one without room for a row of each in a batch, for which llama.cpp would end the process, too.
-    """
-    if count > 0:
-        has_room = not params.embeddings and count < min(params.n_batch, params.n_ctx or params.n_batch)
-        params.n_seq_max, params.kv_unified = (1 + count, True) if has_room else (1, params.kv_unified)
 
 
 def open_model(
@@ -191,20 +142,18 @@ def open_model(
     opening = dataclasses.replace(opening, n_ctx=n_ctx_with_positions(file, opening.n_ctx, is_asked=is_asked))
     as_head = hidden is not None and hidden.n_features > 0
     with explained(file, as_head=as_head), loading(checked_kernels(opening.kernels)) as use, quiet():
-        model_params, params = opening.model_params(), opening.context_params(num_snapshots)
-        have_branches(params, num_branches)
+        model_params, params = opening.model_params(), opening.context_params()
         taps = None
         if hidden is not None:
             hidden.load_with(model_params)
             taps = hidden.make_with(params)
         llama_cpp.llama_backend_init()
-        before = _core.KernelBufferType.bytes_loaded()
+        plan = ContextPlan(vars(opening), num_snapshots, num_branches)
         load = llama_cpp.llama_model_load_from_file
         weights = Owned(llama_cpp.llama_model_free, load, file.encode(), model_params)
         if not weights.address:
             raise ValueError(f"Failed to load model from file: {file}")
-        if opening.decides_attention and _core.KernelBufferType.bytes_loaded() != before:
-            attend_as_kernels_do(params, weights.address)
+        plan.fill(params, weights.address)
         lora = _adapter(weights.address, opening)
         context = made_context(weights.address, params, weights, taps)
         if not context.address:

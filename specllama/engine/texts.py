@@ -52,8 +52,8 @@ def checked_cache_tokens(value: Any) -> int | None:
     return checked_optional("cache_tokens", value, 1, "an int of at least n_ctx, or None")
 
 
-class _Beside(NamedTuple):
-    """A text that has the model's own context: its thread, and what stops it."""
+class _Taker(NamedTuple):
+    """A text that has a slot: its thread, and what stops it."""
 
     thread: int
     stop: Callable[[], None] | None
@@ -84,8 +84,8 @@ class Texts:
         self._free: deque[Slot] = deque()  # the one that was used least recently comes first
         self._texts: dict[Slot, str] = {}  # by slot, the last text that was asked for
         self._count = 0
-        self._takers: list[int] = []  # the threads that have a slot
-        self._beside: _Beside | None = None  # who has `slot` (see `beside`)
+        self._takers: list[_Taker] = []  # who has one of these slots
+        self._alone: _Taker | None = None  # who has `slot`
         self._draft: tuple[object, bool] = (None, False)  # the draft when slots were opened, and whether it was usable
         self._is_closed = False
         self._is_lost = False  # whether texts were under way in the parent of this process
@@ -137,7 +137,13 @@ class Texts:
 
     @contextlib.contextmanager
     def taken(
-        self, count: int, poll: Callable[[], None], text: str = "", stop: Callable[[], None] | None = None
+        self,
+        count: int,
+        poll: Callable[[], None],
+        *,
+        text: str = "",
+        stop: Callable[[], None] | None = None,
+        is_alone: bool = False,
     ) -> Iterator[Slot]:
         """Wait for a free slot, and take it for the block.
 
@@ -147,33 +153,36 @@ class Texts:
             poll: called while this waits. What it raises ends the waiting.
             text: the prompt. If it continues the text of a free slot, as in a conversation, it gets that slot. Else it
                 gets the slot that was used least recently, so that the others can be continued.
-            stop: see `beside`.
+            stop: ends the text soon, when the Llama is closed. None: a Llama with such a text in `slot` cannot be
+                closed.
+            is_alone: whether the text needs the model's own context, and so `slot`. There is one such text at a time.
 
         Raises:
             ClosedError: the Llama is closed, or being closed.
         """
-        taker, waiter = threading.get_ident(), queue.SimpleQueue[None]()
-        while (slot := self._slot_for(text, taker, count, waiter)) is None:
+        taker, waiter = _Taker(threading.get_ident(), stop), queue.SimpleQueue[None]()
+        while (slot := self._slot_for(taker, waiter, count, text, is_alone)) is None:
             with contextlib.suppress(queue.Empty):
                 waiter.get(timeout=_WAITING)
             poll()
-        if slot is self.slot:
-            with self.beside(poll, stop) as alone:
-                yield alone
-            return
         try:
             yield slot
         finally:
             with self._lock:
-                self._takers.remove(taker)
-                self._free.append(slot)
+                if slot is self.slot:
+                    self._alone = None
+                else:
+                    self._takers.remove(taker)
+                    self._free.append(slot)
                 self._wake()
             costs = self._costs
             if costs is not None:
                 costs.keep()
 
-    def _slot_for(self, text: str, taker: int, count: int, waiter: queue.SimpleQueue[None]) -> Slot | None:
-        """A slot for a text, which takes it. `slot` has to be taken yet. None if it must wait.
+    def _slot_for(
+        self, taker: _Taker, waiter: queue.SimpleQueue[None], count: int, text: str, is_alone: bool
+    ) -> Slot | None:
+        """Take a slot for a text. None if it must wait: then the waiter is woken when a slot is free.
 
         Raises:
             ClosedError: the Llama is closed, or being closed.
@@ -181,20 +190,23 @@ class Texts:
         with self._lock:
             if self._is_closed:
                 raise_closed()
-            if not self._count and count == 1:
-                return self.slot
-            if not self._count:  # a text that takes `slot` may have closed the others since `open`
-                self._close()
-                self._open(self.slot.draft, count)
-            if not self._free:
-                if waiter not in self._waiting:
-                    self._waiting.append(waiter)
-                return None
-            slot = max(self._free, key=lambda free: _num_continued(self._texts.get(free, ""), text))
-            self._free.remove(slot)
-            self._texts[slot] = text
-            self._takers.append(taker)
-            return slot
+            if is_alone or (not self._count and count == 1):
+                if self._alone is None:
+                    self._alone = taker
+                    return self.slot
+            else:
+                if not self._count:  # a text that takes `slot` may have closed the others since `open`
+                    self._close()
+                    self._open(self.slot.draft, count)
+                if self._free:
+                    slot = max(self._free, key=lambda free: _num_continued(self._texts.get(free, ""), text))
+                    self._free.remove(slot)
+                    self._texts[slot] = text
+                    self._takers.append(taker)
+                    return slot
+            if waiter not in self._waiting:
+                self._waiting.append(waiter)
+            return None
 
     def _wake(self) -> None:
         """Let all who wait look again. The lock must be held."""
@@ -202,47 +214,14 @@ class Texts:
             waiter.put(None)
         self._waiting.clear()
 
-    @contextlib.contextmanager
-    def beside(self, poll: Callable[[], None], stop: Callable[[], None] | None = None) -> Iterator[Slot]:
-        """Take `slot` for the block, for a text that needs the model's own context. One such text at a time.
-
-        Args:
-            poll: called while another text has the slot. What it raises ends the waiting.
-            stop: ends the text soon, when the Llama is closed. None: a Llama with such a text cannot be closed.
-
-        Raises:
-            ClosedError: the Llama is closed, or being closed.
-        """
-        taker, waiter = _Beside(threading.get_ident(), stop), queue.SimpleQueue[None]()
-        while not self._takes_beside(taker, waiter):
-            with contextlib.suppress(queue.Empty):
-                waiter.get(timeout=_WAITING)
-            poll()
-        try:
-            yield self.slot
-        finally:
-            with self._lock:
-                self._beside = None
-                self._wake()
-
-    def _takes_beside(self, taker: _Beside, waiter: queue.SimpleQueue[None]) -> bool:
-        with self._lock:
-            if self._is_closed:
-                raise_closed()
-            if self._beside is None:
-                self._beside = taker
-            elif waiter not in self._waiting:
-                self._waiting.append(waiter)
-            return self._beside is taker
-
-    def end_beside(self) -> None:
+    def end_alone(self) -> None:
         """Stop the text that has `slot`, if there is one, and wait for its end. Then this object is closed.
 
         Raises:
             BusyError: it cannot be stopped.
         """
         waiter = queue.SimpleQueue[None]()
-        while (taker := self._beside) is not None:
+        while (taker := self._alone) is not None:
             if taker.stop is None:
                 raise_busy()
             with self._lock:
@@ -265,7 +244,8 @@ class Texts:
             BusyError: the calling thread generates one of them.
         """
         with self._lock:
-            if threading.get_ident() in (*self._takers, None if self._beside is None else self._beside.thread):
+            takers = self._takers if self._alone is None else [*self._takers, self._alone]
+            if any(taker.thread == threading.get_ident() for taker in takers):
                 raise_busy()
 
     def close(self) -> None:
@@ -300,13 +280,13 @@ class Texts:
 
         New slots are opened when needed. The old ones are never freed, because that would wait for this thread.
         """
-        self._lock, self._closing, self._beside = threading.Lock(), threading.Lock(), None
+        self._lock, self._closing, self._alone = threading.Lock(), threading.Lock(), None
         self._waiting = []
         if self._contexts is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object((self._contexts, self._costs, *self._free)))
             self._contexts = None
         self._is_lost = self._is_lost or bool(self._takers)
-        self._takers = [taker for taker in self._takers if taker == threading.get_ident()]
+        self._takers = [taker for taker in self._takers if taker.thread == threading.get_ident()]
         self._close()
 
     def _can_share(self) -> bool:

@@ -17,8 +17,9 @@ from specllama.engine.engine import Engine
 from specllama.engine.slot import Slot
 from specllama.engine.texts import checked_max_parallel
 
-from .outcomes import Job, Outcome, Outcomes, arguments_of, takes_the_model_alone
+from .outcomes import Outcome, Outcomes, arguments_of, takes_the_model_alone
 from .progress import progress_bar
+from .runner import Job
 
 
 class ParallelCompletions:

@@ -151,7 +151,7 @@ def add_embeddings(app: FastAPI, bodies: Bodies, name: str, embedder: Llama | No
 def _work(llm: Llama, body: EmbeddingRequest, name: str) -> Work:
     def work(watch: Watch) -> Generator[Item, None, None]:
         call = call_on(llm, watch=watch)
-        with llm.engine.texts.beside(watch.poll):
+        with llm.engine.texts.taken(1, watch.poll, stop=watch.stop, is_alone=True):
             vectors, num_tokens = llm.embed(body.inputs, normalize=True, truncate=False, return_count=True, call=call)
         encode: Callable[[list[float]], Any] = _base64 if body.encoding_format == "base64" else list
         data = [

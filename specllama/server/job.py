@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Callable, Generator
@@ -27,10 +26,17 @@ class Job:
 
     Up to ``_MOST_UNREAD`` bytes of events wait here, so that a slow client does not block the model. Beyond that the
     work waits for the client, and stops if it reads nothing.
+
+    Args:
+        work: the work.
+        ended: called in the event loop when the work has ended, or was stopped before it began. The iteration ends only
+            after that: a client that has seen the end finds the model free.
     """
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, ended: Callable[[Job], None]) -> None:
         self._work: Work | None = work  # it holds the request, which may be large
+        self._ended = ended
+        self._unbegun = threading.Lock()  # taken by whoever begins the work, or stops it before that
         self._watch = Watch()
         self._loop = asyncio.get_running_loop()
         self._arrived: asyncio.Queue[Any] = asyncio.Queue()
@@ -38,17 +44,16 @@ class Job:
         self._is_stopped = False
         self._room = threading.Condition()  # notified when bytes were read, and when the job is stopped
         self._last: Exception = StopAsyncIteration()
-        self._future: concurrent.futures.Future[None] | None = None
         self.outcome: Literal["completed", "failed", "stopped"] = "stopped"
         """How the job ended; valid only after the end."""
 
-    def submit_to(self, threads: concurrent.futures.Executor, ended: Callable[[Job], None]) -> None:
-        """Queues the work. `ended` is called in the event loop when the work has ended, or was stopped before it began.
-
-        The iteration ends only after that: a client that has seen the end finds the model free.
-        """
-        self._future = threads.submit(self._run)
-        self._future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._end, ended))
+    def run(self) -> None:
+        """Does the work, unless it was stopped before. Called in a thread of the worker."""
+        if self._unbegun.acquire(blocking=False):
+            try:
+                self._generate()
+            finally:
+                self._loop.call_soon_threadsafe(self._end)
 
     def stop(self, reason: Exception | None = None) -> None:
         """Ends the job within a round, or before it has begun. The iteration raises `reason`, by default Stopped."""
@@ -57,8 +62,9 @@ class Job:
             self._is_stopped = True
             self._room.notify_all()
         self._arrived.put_nowait(reason or Stopped("the client has left"))
-        if self._future is not None and self._future.cancel():
-            self._work = None  # a queue holds this object until a thread is free
+        if self._unbegun.acquire(blocking=False):
+            self._work = None  # a line holds this object until a thread is free
+            self._loop.call_soon(self._end)
 
     def stats(self) -> Stats:
         """Statistics so far."""
@@ -81,7 +87,7 @@ class Job:
             self._room.notify_all()
         return arrived
 
-    def _run(self) -> None:
+    def _generate(self) -> None:
         work, self._work = self._work, None
         assert work is not None
         try:
@@ -104,9 +110,8 @@ class Job:
             self._unread += _size_of(item)
         self._loop.call_soon_threadsafe(self._arrived.put_nowait, item)
 
-    def _end(self, ended: Callable[[Job], None]) -> None:
-        self._future = None  # it holds this object
-        ended(self)
+    def _end(self) -> None:
+        self._ended(self)
         self._arrived.put_nowait(self._last)
 
 

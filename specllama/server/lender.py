@@ -1,13 +1,13 @@
-"""Lends a Llama or one of its slots to requests."""
+"""Lends a Llama's slots to requests."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 
 from specllama import Llama
-from specllama.drop_in import Call, Watch, call_on, seed_for_completion
-from specllama.many.outcomes import takes_the_model_alone
+from specllama.drop_in import seed_for_completion
+from specllama.engine import Slot
+from specllama.many import Job, takes_the_model_alone
 from specllama.warn import warn
 
 from .chats import ChatRequest
@@ -43,30 +43,18 @@ class Lender:
     def work(self, request: CompletionRequest | ChatRequest) -> Work:
         """Returns the work that answers a request. Call it in the order in which requests arrive."""
         texts = request.texts()
-        if self.num_slots == 1:
-            return answering(self.llm, request, texts, lambda text, watch: contextlib.nullcontext(call_on(self.llm)))
         for text in texts:
             if text.seed is None:  # slots do not share a seed, so seeds are drawn here
                 seed, is_given = seed_for_completion(self.llm, None)
                 text.seed = seed if is_given else None
+        is_alone = any(map(self._is_alone, texts))
         # A text that decodes by itself must do so in the worker's thread, which has OpenMP threads of its own.
-        at_once = 1 if any(map(self._is_alone, texts)) else self.num_slots
-        return answering(self.llm, request, texts, self.lent, at_once)
+        at_once = 1 if is_alone else self.num_slots
+        return answering(self.llm, request, texts, self._lent, at_once, is_alone=is_alone)
 
-    @contextlib.contextmanager
-    def lent(self, request: CompletionRequest | ChatRequest, watch: Watch) -> Iterator[Call]:
-        """Lends a slot for the length of the block. A request that needs the model alone gets the Llama's own text.
+    def _lent(self, job: Job) -> contextlib.AbstractContextManager[Slot]:
+        return job.slot(self.llm.engine, self.num_slots)
 
-        Raises:
-            Stopped: the client left before its turn.
-        """
-        texts = self.llm.engine.texts
-        if self._is_alone(request):
-            lent = texts.beside(watch.poll)
-        else:
-            lent = texts.taken(self.num_slots, watch.poll, request.text())
-        with lent as slot:
-            yield call_on(self.llm, slot=slot)
-
-    def _is_alone(self, request: CompletionRequest | ChatRequest) -> bool:
-        return request.decodes_by_itself(self.llm) or takes_the_model_alone(dict(request))
+    def _is_alone(self, text: CompletionRequest | ChatRequest) -> bool:
+        """Whether a text gets the slot of the model's own context."""
+        return self.num_slots == 1 or text.decodes_by_itself(self.llm) or takes_the_model_alone(dict(text))

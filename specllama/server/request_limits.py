@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import json
 import re
@@ -17,8 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from specllama.chat import raise_too_deep, require_few_levels
 from specllama.engine import Stopped
-
-from .threads import Threads
+from specllama.many import Line
 
 MAX_BODY = 8 << 20
 """The default limit of a body, in bytes."""
@@ -56,11 +56,11 @@ class Bodies:
             raise ValueError(f"max_body={most_bytes} must be 1 or more: so many bytes may the body of a request have")
         self._most_bytes = most_bytes
         self._large = asyncio.Semaphore(_MOST_LARGE)
-        self._threads = Threads(2, "specllama-bodies")
+        self._line = Line(2, "specllama-bodies")
 
     def close(self) -> None:
         """Ends the parsing threads."""
-        self._threads.shutdown(wait=False)
+        self._line.close(patience=0)
 
     async def parsed(self, request: Request, model: type[_Body]) -> _Body:
         """Reads and checks a body.
@@ -86,7 +86,18 @@ class Bodies:
 
     async def run(self, function: Callable[..., _Result], *args: Any) -> _Result:
         """Calls a function in one of the threads."""
-        return await asyncio.wrap_future(self._threads.submit(function, *args))
+        result: concurrent.futures.Future[_Result] = concurrent.futures.Future()
+
+        def call() -> None:
+            if not result.set_running_or_notify_cancel():
+                return
+            try:
+                result.set_result(function(*args))
+            except BaseException as error:
+                result.set_exception(error)
+
+        self._line.put(call)
+        return await asyncio.wrap_future(result)
 
     async def _read(self, request: Request, memory: contextlib.AsyncExitStack) -> bytes:
         """Reads the bytes. A large body waits for a place in `memory`; until then no more of it is read.

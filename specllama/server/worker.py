@@ -6,9 +6,10 @@ import collections
 import math
 import time
 
+from specllama.many import Line
+
 from .errors import LineFullError, ShuttingDownError
 from .job import Job, Work
-from .threads import Threads
 
 OUTCOMES = ("completed", "failed", "stopped", "refused")
 """How the work of a request can end."""
@@ -29,7 +30,7 @@ class Worker:
     def __init__(self, max_waiting: int, max_running: int = 1) -> None:
         self._max_waiting = max_waiting
         self.max_running = max_running
-        self._threads = Threads(max_running, "specllama")
+        self._line = Line(max_running, "specllama")
         self._jobs: dict[Job, float] = {}  # for each job, when it began to wait
         self.closing = False
         """Whether further jobs are refused."""
@@ -60,9 +61,9 @@ class Worker:
         if len(self._jobs) >= self.max_running + self._max_waiting:
             self.outcomes["refused"] += 1
             raise LineFullError(self.num_waiting, self._retry_after())
-        job = Job(work)
+        job = Job(work, self._ended)
+        self._line.put(job.run)
         self._jobs[job] = time.monotonic()
-        job.submit_to(self._threads, self._ended)
         return job
 
     def shut_down(self) -> None:
@@ -73,7 +74,7 @@ class Worker:
 
     def close(self) -> None:
         """Waits until the model is free. Call it after `shut_down`."""
-        self._threads.shutdown()
+        self._line.close()
 
     def _ended(self, job: Job) -> None:
         self.outcomes[job.outcome] += 1  # counted before the model is free

@@ -137,7 +137,7 @@ def test_who_waits_for_the_llama_itself_can_be_ended(llm: specllama.Llama) -> No
     taken, done = threading.Event(), threading.Event()
 
     def take() -> None:
-        with llm.engine.texts.beside(lambda: None) as itself:
+        with llm.engine.texts.taken(1, lambda: None, is_alone=True) as itself:
             assert itself is llm.engine.slot
             taken.set()
             done.wait(30)
