@@ -11,7 +11,6 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
-import numpy as np
 import pytest
 from fresh import PROMPT, SAMPLING, text_of
 from structs import costs_of

@@ -26,9 +26,10 @@ from training_driver import BUDGET, Heard
 from specllama import Llama, cli
 from specllama.engine.drafts.automatic import chosen_of
 from specllama.evidence.draft_pays import Gain
+from specllama.models.eagle3_file import Eagle3File
 from specllama.models.found_drafts import survey
 from specllama.models.gguf_values import read_whole_header
-from specllama.models.head_file import HeadFile, read_head
+from specllama.models.heads import read_head
 from specllama.training.fit import Recipe
 from specllama.training.plan import Rates, plan_of
 from specllama.training.target import read_target
@@ -63,7 +64,7 @@ def texts_of(cache: Path) -> list[Any]:
 
 
 def assert_is_a_head(path: Path) -> None:
-    assert isinstance(read_head(path), HeadFile)
+    assert isinstance(read_head(path), Eagle3File)
 
 
 class Interrupting(Heard):
@@ -432,8 +433,8 @@ def test_a_head_is_trained_further(model: Path, cache: Path, capsys: pytest.Capt
     more = model.with_name("more.gguf")
     assert cli.main(["train-draft", str(model), *OPTIONS, "--from", str(first), "-o", str(more)]) == 0
     one, other = read_head(first), read_head(more)
-    assert isinstance(one, HeadFile)
-    assert isinstance(other, HeadFile)
+    assert isinstance(one, Eagle3File)
+    assert isinstance(other, Eagle3File)
     assert other.layers == one.layers
     assert other.tensors.keys() == one.tensors.keys()
     capsys.readouterr()
