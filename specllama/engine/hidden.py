@@ -58,7 +58,7 @@ class Hidden:
     nextn: bool = False
     loads_mtp: bool = False
     num_layers: int = 1
-    noise_block: _core.NoiseBlock | None = None
+    noise_block: _core.NoiseBlock | None = dataclasses.field(default=None, compare=False)
     is_causal: bool = True
 
     def load_with(self, params: Any) -> None:

@@ -305,9 +305,9 @@ def _inner_of(options: DraftOptions) -> str | None:
         raise ValueError(f"draft_kwargs={{'draft_model': {given!r:.100}}}: {can_be}")
     try:
         path = catalog.resolve(os.fsdecode(given))
+        require_gguf(path)
     except catalog.ModelNotFoundError as error:
         raise type(error)(f"{error}; {can_be}") from None
-    require_gguf(path)
     if is_head(*read_whole_header(path)):
         raise ValueError(f"{path} is a head: {can_be}")
     return path
