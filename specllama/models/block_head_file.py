@@ -6,7 +6,6 @@ In DFlash2 and DSpark each drafted token depends on the one before.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -86,7 +85,7 @@ class BlockHeadFile(HeadFile):
         most = self.n_vocab if "token_embd.weight" in self.tensors else min(self.n_vocab, n_vocab)
         if not 0 <= self.block.mask < most:
             raise UnusableFileError(
-                f"the head {os.path.basename(self.path)} has the mask token {self.block.mask} "
+                f"the head {self.name} has the mask token {self.block.mask} "
                 f"(tokenizer.ggml.mask_token_id), and there are embeddings of the tokens 0 to {most - 1} only"
             )
 

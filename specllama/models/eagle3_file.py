@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from .gguf_values import StoredTensor, architecture_of, tokens_in
+from .gguf_values import StoredTensor, UnusableFileError, architecture_of, tokens_in
 from .head_file import HeadFile, layers_in, number_in, require_turns, require_types
 from .head_kinds import EAGLE3
 
@@ -46,8 +46,8 @@ class Eagle3File(HeadFile):
         """See the base class."""
         super().require_fit(n_layer=n_layer, n_embd=n_embd, n_vocab=n_vocab)
         if self.embedding_length != n_embd and not {"token_embd.weight", "output.weight"} <= self.tensors.keys():
-            raise self.unfit(
-                f"it uses the target's token embeddings or output matrix, which are for states of {n_embd} numbers, "
-                f"and its own states have {self.embedding_length}"
+            raise UnusableFileError(
+                f"the head {self.name} is for another target: it uses the target's token embeddings or output matrix, "
+                f"which are for states of {n_embd} numbers, and its own states have {self.embedding_length}"
             )
         self.require_tokens(n_vocab, has_matrix="output.weight" in self.tensors)

@@ -39,6 +39,11 @@ class HeadFile(abc.ABC):
     in_model: ClassVar[str | None] = None
     """The name for such layers in a model's own file; None if no model has them."""
 
+    @property
+    def name(self) -> str:
+        """The file's name, for messages."""
+        return os.path.basename(self.path)
+
     @classmethod
     @abc.abstractmethod
     def is_of(cls, values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> bool:
@@ -65,7 +70,7 @@ class HeadFile(abc.ABC):
         Raises:
             UnusableFileError: there are none, or they cannot be run.
         """
-        raise UnusableFileError(f"{path} has no such layers")
+        raise NotImplementedError
 
     def require_fit(self, *, n_layer: int, n_embd: int, n_vocab: int) -> None:
         """Check that the head was made for a target. With another one llama.cpp would crash, or read arbitrary memory.
@@ -79,11 +84,14 @@ class HeadFile(abc.ABC):
             UnusableFileError: the head does not fit.
         """
         if self.hidden_size != n_embd:
-            raise self.unfit(f"it reads states of {self.hidden_size} numbers, and this one's have {n_embd}")
+            raise UnusableFileError(
+                f"the head {self.name} is for another target: it reads states of {self.hidden_size} numbers, and this "
+                f"one's have {n_embd}"
+            )
         if not all(0 < layer < n_layer for layer in self.layers):
-            raise self.unfit(
-                f"it reads the inputs of the layers {', '.join(map(str, self.layers))}, and this target shows those of "
-                f"the layers 1 to {n_layer - 1}"
+            raise UnusableFileError(
+                f"the head {self.name} is for another target: it reads the inputs of the layers "
+                f"{', '.join(map(str, self.layers))}, and this target shows those of the layers 1 to {n_layer - 1}"
             )
 
     def require_tokens(self, n_vocab: int, *, has_matrix: bool) -> None:
@@ -96,7 +104,7 @@ class HeadFile(abc.ABC):
         Raises:
             UnusableFileError: the head does not fit.
         """
-        tensors, name = self.tensors, os.path.basename(self.path)
+        tensors, name = self.tensors, self.name
         if "token_embd.weight" in tensors and tensors["token_embd.weight"].shape[-1] < n_vocab:
             raise UnusableFileError(
                 f"the head {name} has embeddings of {tensors['token_embd.weight'].shape[-1]} tokens, and the target "
@@ -119,10 +127,6 @@ class HeadFile(abc.ABC):
                 f"the head {name} drafts tokens from {ids.min()} to {ids.max()}, and the target has 0 to {most}: its "
                 "d2t must have token ids of the target"
             )
-
-    def unfit(self, why: str) -> UnusableFileError:
-        """The error that the head is for another target."""
-        return UnusableFileError(f"the head {os.path.basename(self.path)} is for another target: {why}")
 
 
 def number_in(path: str, values: Mapping[str, Any], name: str) -> int:
@@ -195,6 +199,5 @@ def layers_in(path: str, values: Mapping[str, Any], name: str, counts: range) ->
     """
     layers = np.asarray(values.get(name, []))
     if layers.ndim != 1 or layers.size not in counts or layers.dtype.kind not in "iu":
-        count = f"{counts[0]} " if len(counts) == 1 else "the "
-        raise UnusableFileError(f"{path} is a head that must name {count}layers of its target ({name})")
+        raise UnusableFileError(f"{path} is a head that must name the layers of its target ({name})")
     return tuple(int(layer) for layer in layers)

@@ -87,7 +87,9 @@ class StateHeadFile(HeadFile):
         """See the base class."""
         super().require_fit(n_layer=n_layer, n_embd=n_embd, n_vocab=n_vocab)
         if self.n_vocab != n_vocab:
-            raise self.unfit(f"that has {self.n_vocab} tokens, and this one {n_vocab}")
+            raise UnusableFileError(
+                f"the head {self.name} is for another target: that has {self.n_vocab} tokens, and this one {n_vocab}"
+            )
         self.require_tokens(n_vocab, has_matrix=True)
 
     def require_vocabulary(self, target: str) -> None:
@@ -102,7 +104,9 @@ class StateHeadFile(HeadFile):
         """
         tokens = tokens_in(read_whole_header(parts_of(target)[0])[0])
         if self.vocabulary and tokens and vocabulary_hash(tokens) != self.vocabulary:
-            raise self.unfit(f"its tokens are not those of {os.path.basename(target)}")
+            raise UnusableFileError(
+                f"the head {self.name} is for another target: its tokens are not those of {os.path.basename(target)}"
+            )
 
     def floats(self, name: str) -> npt.NDArray[np.float32]:
         """A vector as an array [n].

@@ -11,7 +11,7 @@ from specllama.engine.options import checked_index, checked_optional
 from .vocabulary import DraftVocabularySize, checked_draft_vocabulary
 
 _WHOSE = {
-    "draft_kwargs": "a draft_model given by its path, with a context of its own (-mdd: for -md PATH), or one with sizes",
+    "draft_kwargs": "a draft_model given by its path, with a context of its own (-mdd: for -md PATH), or with sizes",
     "lookup_corpus": "a draft model or draft_model='lookup'",
     "draft_vocabulary": "a draft model",
     "draft_mask_token": "a parallel draft model",

@@ -242,7 +242,7 @@ def borrowed(given: Any) -> Model:
     Raises:
         TypeError: the object's class has registered none.
     """
-    raise TypeError(f"an object of type {type(given).__name__} lends no model")
+    raise TypeError(type(given))
 
 
 def _mask_of(given: int | None, model: Model) -> int | None:
@@ -293,23 +293,23 @@ def _inner_of(options: DraftOptions) -> str | None:
         None if it has none, or looks up.
 
     Raises:
-        ModelNotFoundError: there is no such file.
-        ValueError: it is neither a model nor ``"lookup"``, or a mask token was given, too.
+        ModelNotFoundError: it is neither ``"lookup"`` nor a file.
+        ValueError: it is no model, or a mask token was given, too.
     """
     given = options.inner
     _require_one(options.draft_mask_token, given)
     if given in (None, LOOKUP):
         return None
-    can_be = "a draft model's own draft can only be 'lookup', or a smaller model"
-    if not isinstance(given, (str, os.PathLike)):
-        raise ValueError(f"draft_kwargs={{'draft_model': {given!r:.100}}}: {can_be}")
     try:
         path = catalog.resolve(os.fsdecode(given))
         require_gguf(path)
-    except catalog.ModelNotFoundError as error:
-        raise type(error)(f"{error}; {can_be}") from None
+    except (TypeError, catalog.ModelNotFoundError) as error:
+        raise catalog.ModelNotFoundError(
+            f"draft_kwargs={{'draft_model': {given!r:.100}}}: a draft model's own draft can only be 'lookup', or a "
+            f"smaller model, and {error}"
+        ) from None
     if is_head(*read_whole_header(path)):
-        raise ValueError(f"{path} is a head: {can_be}")
+        raise ValueError(f"{path} is a head: a draft model's own draft can only be 'lookup', or a smaller model")
     return path
 
 
