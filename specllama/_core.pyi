@@ -304,17 +304,15 @@ class Scheduler:
     def restore_costs(self, seconds: Items[Mapping[int, float]]) -> None: ...
     def close(self) -> None: ...
 
-class Drafter:
+class DrafterAbout:
     @property
     def name(self) -> str: ...
     @property
     def origin(self) -> str: ...
     @property
-    def needs(self) -> str: ...
-    @property
     def summary(self) -> str: ...
 
-def drafters() -> list[Drafter]: ...
+def drafters() -> list[DrafterAbout]: ...
 
 class SourceCounters:
     @property
@@ -398,6 +396,9 @@ class DraftTokens:
     def __init__(self, draft: Decoder, usual: npt.NDArray[np.int32]) -> None: ...
     @property
     def groups(self) -> npt.NDArray[np.int32]: ...
+    def apart(self) -> DraftTokens:
+        """Returns the same list, which counts what is written by itself."""
+
     def take_written(self) -> dict[int, int]: ...
 
 class TokenMap:
@@ -438,27 +439,49 @@ class StateHead:
         self, state: npt.NDArray[np.float32], tokens: npt.NDArray[np.int32], first: int, count: int
     ) -> npt.NDArray[np.float32]: ...
 
+class Drafter:
+    """Drafts for one text: a static method for each kind."""
+
+    @staticmethod
+    def grammar() -> Drafter: ...
+    @staticmethod
+    def lookup(corpus: npt.NDArray[np.int32] | None = None) -> Drafter: ...
+    @staticmethod
+    def function(
+        function: Callable[[npt.NDArray[np.int32], int], tuple[Items[int], DraftProbabilities]],
+    ) -> Drafter: ...
+    @staticmethod
+    def model(
+        sequence: Sequence,
+        *,
+        window: int = 0,
+        tokens: DraftTokens | None = None,
+        mask: int | None = None,
+        map: TokenMap | None = None,
+        inner: Drafter | None = None,
+    ) -> Drafter:
+        """inner: guesses what the model will draw."""
+
+    @staticmethod
+    def foreign(
+        sequence: Sequence, translation: Translation, *, window: int = 0, tokens: DraftTokens | None = None
+    ) -> Drafter: ...
+    @staticmethod
+    def head(sequence: Sequence, window: int = 0) -> Drafter:
+        """window: the most tokens of the text that it holds; 0: no limit."""
+
+    @staticmethod
+    def block_head(sequence: Sequence, window: int = 0) -> Drafter:
+        """window: the most tokens of the text that it holds; 0: no limit."""
+
+    @staticmethod
+    def state_head(head: StateHead) -> Drafter: ...
+    @staticmethod
+    def lookahead(window: LookaheadWindow) -> Drafter: ...
+
 class Speculator:
     def __init__(
-        self,
-        target: Sequence,
-        drafters: Items[str] = ...,
-        *,
-        draft: Sequence | None = ...,
-        head: Sequence | None = ...,
-        corpus: npt.NDArray[np.int32] | None = ...,
-        function: Callable[[npt.NDArray[np.int32], int], tuple[Items[int], DraftProbabilities]] | None = ...,
-        draft_tokens: DraftTokens | None = ...,
-        draft_mask: int | None = ...,
-        draft_window: int = ...,
-        draft_map: TokenMap | None = ...,
-        draft_translation: Translation | None = ...,
-        draft_inner: str = ...,
-        inner: Sequence | None = ...,
-        inner_map: TokenMap | None = ...,
-        state_head: StateHead | None = ...,
-        lookahead: LookaheadWindow | None = ...,
-        scheduler: Scheduler | None = ...,
+        self, target: Sequence, drafters: Items[Drafter] = ..., scheduler: Scheduler | None = None
     ) -> None: ...
     def begin(
         self,

@@ -166,7 +166,6 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         self._draft_options = DraftOptions(
             draft_model, draft_kwargs, lookup_corpus, draft_vocabulary, draft_mask_token, draft_window
         )
-        check_draft_kwargs(self._draft_options.opened_with)
         self.tokenizing = _core.Block()
         told_of_forks(self.tokenizing)
         self.position = Position()
@@ -180,6 +179,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         self._kwargs = kwargs
         model_path = catalog.resolve(model_path)
         draft = understood(self._draft_options, model_path, room=self._room())  # before weights are loaded
+        if draft is not None:
+            check_draft_kwargs(draft.opened_with)
         if isinstance(draft, Automatic) and kwargs.get("verbose", True):
             print(draft.said, file=sys.stderr)  # noqa: T201  # as llama.cpp does when it loads
         self._hidden = None if draft is None else draft.shown(model_path)

@@ -21,7 +21,6 @@ void bind_grammars(pybind11::module_ & module);      // grammars: what may follo
 void bind_masks(pybind11::module_ & module);         // constraints whose masks Python makes
 void bind_decoders(pybind11::module_ & module);      // decoders and their sequences
 void bind_scheduler(pybind11::module_ & module);     // many texts at once
-void bind_heads(pybind11::module_ & module);         // heads that llama.cpp does not compute
 void bind_speculator(pybind11::module_ & module);    // the loop
 
 // Parts that need ggml.

@@ -93,9 +93,6 @@ std::function<void()> python_poll(const py::object & function) {
 }
 
 DraftingFunction drafting_function(const py::object & function) {
-    if (function.is_none()) {
-        return nullptr;
-    }
     return [owned = std::make_shared<OwnedByPython>(function)](const DraftRequest & request) {
         return with_gil([&] {
             try {

@@ -8,7 +8,7 @@
 #include <functional>
 #include <vector>
 
-#include "drafters/table.hpp"
+#include "drafters/function.hpp"
 #include "math/sampler_chain.hpp"
 
 namespace specllama {

@@ -16,7 +16,6 @@ PYBIND11_MODULE(_core, module) {
     specllama::bind_masks(module);
     specllama::bind_decoders(module);
     specllama::bind_scheduler(module);
-    specllama::bind_heads(module);
     specllama::bind_speculator(module);
     specllama::bind_kernels(module);
     specllama::bind_buffer_types(module);

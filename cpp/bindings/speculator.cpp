@@ -10,6 +10,7 @@
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/callbacks.hpp"
+#include "bindings/drafters.hpp"
 #include "bindings/python_calls.hpp"
 #include "bindings/result_struct.hpp"
 
@@ -20,47 +21,21 @@ namespace specllama {
 namespace {
 
 // Makes the loop for one text. Without drafters it decodes plainly.
-std::unique_ptr<Speculator> make_speculator(
-    std::shared_ptr<Sequence> target, const std::vector<std::string> & names, std::shared_ptr<Sequence> draft,
-    std::shared_ptr<Sequence> head, const std::optional<Tokens> & corpus, const py::object & function,
-    std::shared_ptr<DraftTokens> draft_tokens, std::optional<int32_t> draft_mask, std::size_t draft_window,
-    std::shared_ptr<TokenMap> draft_map, std::shared_ptr<Translation> draft_translation, std::string draft_inner,
-    std::shared_ptr<Sequence> inner, std::shared_ptr<TokenMap> inner_map, std::shared_ptr<StateHead> state_head,
-    std::shared_ptr<LookaheadWindow> lookahead, std::shared_ptr<Scheduler> scheduler) {
-    if (head && head->decoder().n_features() != target->decoder().state_size()) {
-        throw std::invalid_argument("the head reads " + std::to_string(head->decoder().n_features()) +
-                                    " numbers for each token, and the target's context was made to show " +
-                                    std::to_string(target->decoder().state_size()));
-    }
-    if (state_head && state_head->n_embd() != target->decoder().state_size()) {
-        throw std::invalid_argument("the head reads states of " + std::to_string(state_head->n_embd()) +
-                                    " numbers, and the target's context was made to show " +
-                                    std::to_string(target->decoder().state_size()));
-    }
-    const DrafterParts parts{std::move(draft),
-                             std::move(head),
-                             corpus ? to_vector(*corpus) : std::vector<int32_t>(),
-                             drafting_function(function),
-                             std::move(draft_tokens),
-                             draft_mask,
-                             draft_window,
-                             std::move(draft_map),
-                             std::move(draft_translation),
-                             std::move(draft_inner),
-                             std::move(inner),
-                             std::move(inner_map),
-                             false,
-                             std::move(state_head),
-                             std::move(lookahead)};
-    std::vector<std::unique_ptr<Drafter>> drafters;
-    drafters.reserve(names.size());
-    for (const std::string & name : names) {
-        drafters.push_back(make_drafter(name, parts));
+std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target,
+                                            std::vector<std::shared_ptr<Drafter>> drafters,
+                                            std::shared_ptr<Scheduler> scheduler) {
+    for (const std::shared_ptr<Drafter> & drafter : drafters) {
+        const std::size_t wanted = drafter->state_size();
+        if (wanted > 0 && wanted != target->decoder().state_size()) {
+            throw std::invalid_argument("the head reads " + std::to_string(wanted) +
+                                        " numbers for each token, and the target's context was made to show " +
+                                        std::to_string(target->decoder().state_size()));
+        }
     }
     std::unique_ptr<Decoding> decoding =
         scheduler ? Scheduler::text(std::move(scheduler), target->id()) : std::make_unique<Alone>();
     return std::make_unique<Speculator>(std::move(target), std::move(decoding),
-                                        names.empty() ? nullptr : std::make_unique<Drafting>(std::move(drafters)));
+                                        drafters.empty() ? nullptr : std::make_unique<Drafting>(std::move(drafters)));
 }
 
 void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampler, const std::string & rule,
@@ -129,59 +104,21 @@ void bind_results(py::module_ & module) {
         .field("num_accepted", &Round::num_accepted, "How many drafted tokens were accepted.");
 }
 
-// Makes the list of tokens that a draft may draw: the `usual` ones, and all tokens that end a text.
-std::shared_ptr<DraftTokens> make_draft_tokens(const Decoder & draft, const Tokens & usual) {
-    TokenList list = make_list(draft.n_vocab(), usual);
-    for (std::size_t token = 0; token < draft.n_vocab(); ++token) {
-        if (draft.is_eog(static_cast<int32_t>(token))) {
-            list.add(static_cast<int32_t>(token));
-        }
-    }
-    return std::make_shared<DraftTokens>(std::move(list));
-}
-
-void bind_draft_tokens(py::module_ & module) {
-    py::class_<DraftTokens, std::shared_ptr<DraftTokens>>(
-        module, "DraftTokens", "The list of tokens that a draft model chooses among. Each text adds its own tokens.")
-        .def(py::init(&make_draft_tokens), py::arg("draft"), py::arg("usual"))
-        .def_property_readonly("groups", [](const DraftTokens & self) { return to_array(self.usual().groups()); })
-        .def("take_written", &DraftTokens::take_written,
-             "Returns how many tokens of each group the target has written since the last call.");
-}
-
-void bind_token_map(py::module_ & module) {
-    py::class_<TokenMap, std::shared_ptr<TokenMap>>(module, "TokenMap",
-                                                    "Maps a draft's tokens to its target's, and back.")
-        .def(py::init([](const Tokens & read, const Tokens & drafted) {
-                 return std::make_shared<TokenMap>(to_vector(read), to_vector(drafted));
-             }),
-             py::arg("read"), py::arg("drafted"));
-}
-
-void bind_lookahead(py::module_ & module) {
-    py::class_<LookaheadWindow, std::shared_ptr<LookaheadWindow>>(
-        module, "LookaheadWindow", "The window and the pool of n-grams of lookahead decoding.")
-        .def(py::init<std::int64_t, std::int64_t, std::int64_t>(), py::kw_only(), py::arg("window"), py::arg("n_gram"),
-             py::arg("guesses"))
-        .def_property_readonly("levels", &LookaheadWindow::levels, "The window [n_gram - 1][window].")
-        .def("pool", &LookaheadWindow::pool, py::arg("first"),
-             "Returns the n-grams that begin with `first`, without this token, the oldest first.");
+void bind_drafters(py::module_ & module) {
+    DrafterClass drafter(module, "Drafter", "Drafts for one text: a static method for each kind.");
+#define SPECLLAMA_BIND(name, origin, summary) bind_##name##_drafter(module, drafter);
+    SPECLLAMA_DRAFTERS(SPECLLAMA_BIND)
+#undef SPECLLAMA_BIND
 }
 
 }  // namespace
 
 void bind_speculator(py::module_ & module) {
     bind_results(module);
-    bind_lookahead(module);
-    bind_token_map(module);
-    bind_draft_tokens(module);
+    bind_drafters(module);
     py::class_<Speculator>(module, "Speculator", "The loop over a target and its drafters.")
-        .def(py::init(&make_speculator), py::arg("target"), py::arg("drafters") = std::vector<std::string>(),
-             py::kw_only(), py::arg("draft") = nullptr, py::arg("head") = nullptr, py::arg("corpus") = py::none(),
-             py::arg("function") = py::none(), py::arg("draft_tokens") = nullptr, py::arg("draft_mask") = py::none(),
-             py::arg("draft_window") = 0, py::arg("draft_map") = nullptr, py::arg("draft_translation") = nullptr,
-             py::arg("draft_inner") = "", py::arg("inner") = nullptr, py::arg("inner_map") = nullptr,
-             py::arg("state_head") = nullptr, py::arg("lookahead") = nullptr, py::arg("scheduler") = nullptr)
+        .def(py::init(&make_speculator), py::arg("target"),
+             py::arg("drafters") = std::vector<std::shared_ptr<Drafter>>(), py::arg("scheduler") = nullptr)
         .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
              py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false,
              py::arg("max_tokens") = static_cast<std::size_t>(-1), py::arg("logits_processor") = py::none(),

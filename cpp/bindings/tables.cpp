@@ -32,14 +32,11 @@ void bind_tables(py::module_ & module) {
         },
         "Returns all acceptance rules.");
 
-    ResultStruct<DrafterAbout>(module, "Drafter", "A line of the table of drafters.")
+    ResultStruct<DrafterAbout>(module, "DrafterAbout", "A line of the table of drafters.")
         .field(
             "name", [](const DrafterAbout & self) { return self.name; }, "The drafter's name, also in the statistics.")
         .field(
             "origin", [](const DrafterAbout & self) { return self.origin; }, "The origin of its tokens that users see.")
-        .field(
-            "needs", [](const DrafterAbout & self) { return self.needs; },
-            "What it is made of: text, model, function, grammar, head or window.")
         .field("summary", [](const DrafterAbout & self) { return self.summary; }, "What the drafter drafts.");
     module.def(
         "drafters", [] { return std::vector<DrafterAbout>(drafters.begin(), drafters.end()); },

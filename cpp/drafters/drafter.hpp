@@ -88,8 +88,8 @@ public:
     // The generation has ended with this text: the drafter's memories forget all that is not part of it.
     virtual void finish(const std::vector<int32_t> &) {}
 
-    // Whether observe() needs the target's hidden states.
-    virtual bool needs_states() const { return false; }
+    // How many numbers of the target's hidden states observe() needs for each token; 0: it needs no states.
+    virtual std::size_t state_size() const { return 0; }
     // The sequences that it decodes with. The loop marks their decoders as in use.
     virtual std::vector<Sequence *> sequences() const { return {}; }
     // Whether its tokens must come, so that no other offer is needed.

@@ -1,15 +1,12 @@
 // A draft model with another tokenizer: it reads the text in its own tokens, and drafts only tokens that both
 // vocabularies have.
-#include <array>
-#include <memory>
-#include <stdexcept>
+#include "drafters/foreign.hpp"
+
 #include <utility>
 #include <vector>
 
 #include "drafters/drawn_token.hpp"
-#include "drafters/model.hpp"
 #include "drafters/table.hpp"
-#include "translation/translation.hpp"
 
 namespace specllama {
 
@@ -19,8 +16,10 @@ namespace {
 // over the target's tokens, so every rule is exact with it.
 class ForeignDrafter final : public ModelDrafter {
 public:
-    explicit ForeignDrafter(const DrafterParts & parts)
-        : ModelDrafter(Source::foreign, parts), translation_(parts.translation), retold_(*translation_) {}
+    ForeignDrafter(ModelParts parts, std::shared_ptr<const Translation> translation)
+        : ModelDrafter(Source::foreign, std::move(parts)),
+          translation_(std::move(translation)),
+          retold_(*translation_) {}
 
 protected:
     Reading observed(const std::vector<int32_t> & text, std::size_t) override {
@@ -59,11 +58,8 @@ constexpr double any_prior = 0.54;
 
 DrafterPriors foreign_priors() { return drawn_priors(confidence_priors, next_priors, any_prior); }
 
-std::unique_ptr<Drafter> make_foreign(const DrafterParts & parts) {
-    if (!parts.model || !parts.translation) {
-        throw std::invalid_argument("the drafter 'foreign' needs a draft model and a translation");
-    }
-    return std::make_unique<ForeignDrafter>(parts);
+std::shared_ptr<Drafter> make_foreign(ModelParts parts, std::shared_ptr<const Translation> translation) {
+    return std::make_shared<ForeignDrafter>(std::move(parts), std::move(translation));
 }
 
 }  // namespace specllama

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "drafters/table.hpp"
+
 namespace specllama {
 
 namespace {
@@ -83,12 +85,5 @@ std::vector<DraftToken> FunctionDrafter::offer(const DraftRequest & request, con
 }
 
 DrafterPriors function_priors() { return DrafterPriors::apart({0.5}); }
-
-std::unique_ptr<Drafter> make_function(const DrafterParts & parts) {
-    if (!parts.function) {
-        throw std::invalid_argument("the drafter 'function' needs a function");
-    }
-    return std::make_unique<FunctionDrafter>(parts.function);
-}
 
 }  // namespace specllama

@@ -2,11 +2,22 @@
 // q. Needs no decode.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
-#include "drafters/table.hpp"
+#include "drafters/drafter.hpp"
 
 namespace specllama {
+
+// At most request.gamma tokens, and as many distributions. q is not checked against the drawing: each token must have
+// been drawn from its q, or depend on the history alone and have a q of one token.
+struct DraftedByFunction {
+    std::vector<int32_t> tokens;
+    std::vector<Distribution> q;
+};
+using DraftingFunction = std::function<DraftedByFunction(const DraftRequest & request)>;
 
 class FunctionDrafter final : public Drafter {
 public:

@@ -33,6 +33,4 @@ std::vector<DraftToken> GrammarDrafter::offer(const DraftRequest & request, cons
 
 DrafterPriors grammar_priors() { return DrafterPriors::apart({0.995, 0.7}); }
 
-std::unique_ptr<Drafter> make_grammar(const DrafterParts &) { return std::make_unique<GrammarDrafter>(); }
-
 }  // namespace specllama

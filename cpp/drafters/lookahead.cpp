@@ -1,13 +1,13 @@
 // Drafts n-grams that the target itself has generated in a window beside the text (lookahead decoding; Fu et al. 2024,
 // arXiv 2402.02057, algorithm 2). Needs no decode of its own, but rows in each decode of the target.
+#include "drafters/lookahead.hpp"
+
 #include <algorithm>
-#include <stdexcept>
 #include <utility>
 
 #include "drafters/table.hpp"
 #include "math/logits_scan.hpp"
 #include "math/random.hpp"
-#include "pacing/lookahead_window.hpp"
 
 namespace specllama {
 
@@ -106,11 +106,8 @@ void LookaheadDrafter::read_beside(const std::vector<const float *> & logits, st
 
 DrafterPriors lookahead_priors() { return DrafterPriors::apart({0.5}); }
 
-std::unique_ptr<Drafter> make_lookahead(const DrafterParts & parts) {
-    if (!parts.lookahead) {
-        throw std::invalid_argument("the drafter 'lookahead' needs a window");
-    }
-    return std::make_unique<LookaheadDrafter>(parts.lookahead);
+std::shared_ptr<Drafter> make_lookahead(std::shared_ptr<LookaheadWindow> window) {
+    return std::make_shared<LookaheadDrafter>(std::move(window));
 }
 
 }  // namespace specllama

@@ -89,8 +89,4 @@ Expectation lookup_expectation(std::size_t length, bool disputed) {
 
 DrafterPriors lookup_priors() { return DrafterPriors::runs({match_priors.begin(), match_priors.end()}); }
 
-std::unique_ptr<Drafter> make_lookup(const DrafterParts & parts) {
-    return std::make_unique<LookupDrafter>(parts.corpus);
-}
-
 }  // namespace specllama

@@ -22,38 +22,24 @@ constexpr std::size_t most_behind = 2;   // tokens that the first draw decodes b
 constexpr std::size_t most_saved = 8;    // copies of a recurrent draft's state in one round
 constexpr std::size_t most_guessed = 8;  // guesses of an inner drafter in one decode
 
-// The drafter that guesses what a draft model will draw; null: there is none.
-std::unique_ptr<Drafter> make_inner(const DrafterParts & parts) {
-    if (parts.inner.empty()) {
-        return nullptr;
-    }
-    DrafterParts own;
-    own.corpus = parts.corpus;
-    own.model = parts.inner_model;
-    own.map = parts.inner_map;
-    if (parts.tokens && !parts.map && !parts.inner_map) {  // an object of its own: what is written is counted once
-        own.tokens = std::make_shared<DraftTokens>(parts.tokens->usual());
-    }
-    own.window = parts.window;
-    own.is_inner = true;
-    return make_drafter(parts.inner, own);
-}
-
 }  // namespace
 
-ModelDrafter::ModelDrafter(Source source, const DrafterParts & parts)
+ModelDrafter::ModelDrafter(Source source, ModelParts parts)
     : DrawingDrafter(source),
-      own_(parts.model),
-      tokens_(parts.tokens),
+      own_(std::move(parts.sequence)),
+      tokens_(std::move(parts.tokens)),
       mask_(parts.mask),
-      map_(parts.map),
-      inner_(make_inner(parts)),
+      map_(std::move(parts.map)),
+      inner_(std::move(parts.inner)),
       rates_(all_priors()),
-      takes_back_(inner_ || parts.is_inner) {
+      takes_back_(inner_ != nullptr) {
     const std::size_t n_ctx = own_->decoder().n_ctx();
     window_ = parts.window > 0 ? std::min(parts.window, n_ctx) : n_ctx;
     if (DrawingDrafter * drawing = drawing_inner()) {
         drawing->report_to(&inner_costs_);
+    }
+    if (auto * guessing = dynamic_cast<ModelDrafter *>(inner_.get())) {
+        guessing->takes_back_ = true;
     }
 }
 
@@ -397,12 +383,5 @@ void ModelDrafter::decode(const std::vector<int32_t> & text, std::size_t count, 
 }
 
 DrafterPriors model_priors() { return drawn_priors(); }
-
-std::unique_ptr<Drafter> make_model(const DrafterParts & parts) {
-    if (!parts.model) {
-        throw std::invalid_argument("the drafter 'model' needs a draft model");
-    }
-    return std::make_unique<ModelDrafter>(Source::model, parts);
-}
 
 }  // namespace specllama

@@ -14,7 +14,19 @@
 
 namespace specllama {
 
-struct DrafterParts;
+struct ModelParts {
+    std::shared_ptr<Sequence> sequence;
+    std::size_t window = 0;                         // the most tokens of the text that it holds; 0: no limit
+    std::shared_ptr<DraftTokens> tokens = nullptr;  // the tokens that it chooses among; null: all
+    // For a model that was trained to draft several tokens in one decode (PARD): all but the first of them see this
+    // token in place of the tokens before them.
+    std::optional<int32_t> mask = std::nullopt;
+    std::shared_ptr<const TokenMap> map = nullptr;  // null: it has the target's vocabulary
+    // A drafter that guesses what this model will draw (Spector and Re 2023, arXiv 2308.04623). The guesses are decoded
+    // together with the token before them, and their rows are used as long as the draws equal the guesses. So tokens
+    // and q are the same as without it.
+    std::shared_ptr<Drafter> inner = nullptr;
+};
 
 // The memory, the list of tokens, the masks and text_ are in the draft's vocabulary. All arguments and results are in
 // the target's.
@@ -23,12 +35,7 @@ struct DrafterParts;
 // is not decoded again until the window moves.
 class ModelDrafter : public DrawingDrafter {
 public:
-    // parts.mask: for a model that was trained to draft several tokens in one decode (PARD): all but the first of them
-    // see masks in place of the tokens before them.
-    // parts.inner: the name of a drafter that guesses what this model will draw (Spector and Re 2023, arXiv
-    // 2308.04623). The guesses are decoded together with the token before them, and their rows are used as long as the
-    // draws equal the guesses. So tokens and q are the same as without it.
-    ModelDrafter(Source source, const DrafterParts & parts);
+    ModelDrafter(Source source, ModelParts parts);
 
     void begin(const Task & task) override;
     void observe(const DecodedBatch & batch) override;
@@ -105,7 +112,7 @@ private:
     std::vector<float> gathered_;
     std::optional<int32_t> mask_;
     std::shared_ptr<const TokenMap> map_;
-    std::unique_ptr<Drafter> inner_;
+    std::shared_ptr<Drafter> inner_;
     CostModel inner_costs_;            // of its decodes, if it has any
     AcceptanceRates rates_;            // how often its guesses are right
     std::vector<DraftToken> guessed_;  // the guesses of the last decode

@@ -1,17 +1,13 @@
 // Drafts with a head that reads only the target's final state (heads/state_head.hpp).
-#include "heads/state_head.hpp"
+#include "drafters/state_head.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <stdexcept>
 #include <utility>
 
 #include "drafters/drawn_token.hpp"
 #include "drafters/kept_states.hpp"
 #include "drafters/table.hpp"
 #include "llama/clock.hpp"
-#include "llama/errors.hpp"
-#include "math/tempering.hpp"
 #include "pacing/cost_model.hpp"
 
 namespace specllama {
@@ -34,7 +30,7 @@ public:
         size_ = batch.history.size();
         num_said_ = 0;
     }
-    bool needs_states() const override { return true; }
+    std::size_t state_size() const override { return head_->n_embd(); }
 
     // Draws nothing after its last place.
     std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
@@ -103,11 +99,8 @@ void StateHeadDrafter::compute(const std::vector<std::int32_t> & tokens, std::si
 
 DrafterPriors state_head_priors() { return drawn_priors(); }
 
-std::unique_ptr<Drafter> make_state_head(const DrafterParts & parts) {
-    if (!parts.state_head) {
-        throw std::invalid_argument("the drafter 'state_head' needs a head that reads the final state");
-    }
-    return std::make_unique<StateHeadDrafter>(parts.state_head);
+std::shared_ptr<Drafter> make_state_head(std::shared_ptr<const StateHead> head) {
+    return std::make_shared<StateHeadDrafter>(std::move(head));
 }
 
 }  // namespace specllama

@@ -47,7 +47,7 @@ std::vector<Expectation> expected_of(const std::vector<DraftToken> & offer) {
 
 }  // namespace
 
-Drafting::Drafting(std::vector<std::unique_ptr<Drafter>> drafters)
+Drafting::Drafting(std::vector<std::shared_ptr<Drafter>> drafters)
     : drafters_(std::move(drafters)), pace_(all_priors()) {
     for (const auto & drafter : drafters_) {
         can_be_paced_ = can_be_paced_ && drafter->can_be_paced();
@@ -79,7 +79,7 @@ std::vector<Sequence *> Drafting::sequences() const {
 
 bool Drafting::needs_states() const {
     return std::any_of(drafters_.begin(), drafters_.end(),
-                       [](const auto & drafter) { return drafter->needs_states(); });
+                       [](const auto & drafter) { return drafter->state_size() > 0; });
 }
 
 void Drafting::begin(const Task & task) {
@@ -189,7 +189,7 @@ bool Drafting::reconsiders() {
 
 void Drafting::read_along() {
     for (std::size_t i = 0; i < drawers_.size(); ++i) {
-        while (drawers_[i]->needs_states() && catch_up(i) > 0) {
+        while (drawers_[i]->state_size() > 0 && catch_up(i) > 0) {
         }
     }
 }

@@ -26,7 +26,7 @@ public:
     // Of several offers that are equally good, the first drafter's is taken. Without a pace, the first offer that is
     // found is taken. At most one drafter draws in a round. Throws std::invalid_argument for two drawing drafters of
     // one kind.
-    explicit Drafting(std::vector<std::unique_ptr<Drafter>> drafters);
+    explicit Drafting(std::vector<std::shared_ptr<Drafter>> drafters);
 
     std::vector<Sequence *> sequences() const;
     // Whether observe() needs the target's hidden states.
@@ -90,7 +90,7 @@ private:
     void append(DraftToken token, Proposal & out);
     void judge_unused(const Offer & offer, const std::vector<int32_t> & emitted);
 
-    std::vector<std::unique_ptr<Drafter>> drafters_;
+    std::vector<std::shared_ptr<Drafter>> drafters_;
     std::vector<DrawingDrafter *> drawers_;  // those of drafters_ that draw
     DrawingDrafter * drawer_ = nullptr;      // the one that draws in this round
     Drafter * beside_ = nullptr;             // the one that has rows beside the text in this round

@@ -158,11 +158,12 @@ class Engine(ClosedWhenGone):
             lora_path=lora_path,
             lora_scale=lora_scale,
         )
-        opening.changed(of_draft.opened_with)  # raises for an argument that does not exist
         cache_tokens, cache_ram = checked_cache_tokens(cache_tokens), checked_cache_ram(cache_ram)
         path = catalog.resolve(os.fsdecode(target))
         beside = Room(n_ctx, (draft_kwargs or {}).get("n_ctx"), on_gpu=n_gpu_layers != 0)
         kind = understood(of_draft, path, room=beside)
+        if kind is not None:
+            opening.changed(kind.opened_with)  # raises for an argument that does not exist
         hidden = None if kind is None else kind.shown(path)
         shown_layers = checked_layers(shown_layers)
         if shown_layers and hidden is None:

@@ -15,18 +15,12 @@ import llama_cpp
 
 from specllama import _core
 from specllama.backend.libllama import function_of_cpp, ggml_addresses
-from specllama.models.block_head_file import Block, BlockHeadFile
-from specllama.models.head_file import HeadFile, MtpFile, require_mtp
-
-FileOfHead = HeadFile | MtpFile | BlockHeadFile
 
 _FUNCTIONS = ("ggml_get_name", "ggml_nbytes", "ggml_backend_tensor_get")
 FINAL = -1
 """In place of a layer's number: the final state after its norm, which the output matrix multiplies."""
 FINAL_STATE = "result_norm"
 """The tensor of that state, by llama.cpp's name."""
-_NEXTN = ("h_nextn",)
-_CANDIDATES = ("dflash2_lattice",)
 _MTP_CONTEXT = 1  # LLAMA_CONTEXT_TYPE_MTP
 _SHOW_NEXTN = (  # one function, as C, GCC and Clang, and Microsoft's compiler name it
     "llama_set_embeddings_nextn",
@@ -53,7 +47,8 @@ class Hidden:
         nextn: the states belong to MTP layers, and llama.cpp has to be asked for them.
         loads_mtp: the model's file has MTP layers, which are loaded, too.
         num_layers: how many MTP layers there are.
-        block: for a head that predicts several tokens in one decode: what it reads for that.
+        noise_block: for a head that predicts several tokens in one decode: what it reads for that.
+        is_causal: whether a token of such a block sees only the tokens before it.
     """
 
     names: tuple[str, ...]
@@ -63,7 +58,8 @@ class Hidden:
     nextn: bool = False
     loads_mtp: bool = False
     num_layers: int = 1
-    block: Block | None = None
+    noise_block: _core.NoiseBlock | None = dataclasses.field(default=None, compare=False)
+    is_causal: bool = True
 
     def load_with(self, params: Any) -> None:
         """Set in ``llama_model_params`` that the model is loaded with the layers that are needed.
@@ -84,7 +80,7 @@ class Hidden:
             ValueError: this llama-cpp-python cannot do that.
         """
         taps = self._show_with(params) if self.names else None
-        if self.block is not None:
+        if self.noise_block is not None:
             params.n_ubatch = params.n_batch  # llama.cpp asserts that a block is computed at once
         if self.target is not None:
             _require(params, "ctx_other")
@@ -108,8 +104,8 @@ class Hidden:
         if self.nextn:
             show = function_of_cpp(_SHOW_NEXTN, None, ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool)
             show(context, True, self.n_features > 0)  # a target shows the states of every token
-        if self.block is not None:
-            llama_cpp.llama_set_causal_attn(context, self.block.is_causal)
+        if self.noise_block is not None:
+            llama_cpp.llama_set_causal_attn(context, self.is_causal)
 
     @property
     def choose_layer(self) -> int:
@@ -130,21 +126,6 @@ class Hidden:
         """Whether a state is computed only for the tokens whose logits are wanted."""
         return FINAL_STATE in self.names
 
-    @property
-    def noise_block(self) -> _core.NoiseBlock | None:
-        """The native side of the block."""
-        block = self.block
-        if block is None:
-            return None
-        return _core.NoiseBlock(block.size, block.mask, block.first, block.is_whole, block.num_candidates)
-
-
-def shown_to(head: FileOfHead) -> Hidden:
-    """What a target must show for a head."""
-    if isinstance(head, MtpFile):
-        return Hidden(_NEXTN, nextn=True)
-    return shown_layers(head.layers)
-
 
 def shown_layers(layers: Sequence[int]) -> Hidden:
     """The inputs of these layers, numbered from 0. `FINAL` (-1) stands for the final state.
@@ -152,35 +133,6 @@ def shown_layers(layers: Sequence[int]) -> Hidden:
     The input of a layer is the output of the layer before.
     """
     return Hidden(tuple(FINAL_STATE if layer == FINAL else f"l_out-{layer - 1}" for layer in layers))
-
-
-def of_head(head: FileOfHead, target: int) -> Hidden:
-    """What a head shows and reads.
-
-    Args:
-        head: the head's file.
-        target: the address of the target's context.
-    """
-    if isinstance(head, MtpFile):
-        return of_mtp(head.hidden_size, head.num_layers)
-    if isinstance(head, BlockHeadFile):
-        names = _CANDIDATES if head.block.num_candidates else ()
-        return Hidden(names, len(head.layers) * head.hidden_size, target=target, block=head.block)
-    return Hidden(("eagle3_prenorm-0", "fc_out"), len(head.layers) * head.hidden_size, True, target)
-
-
-def shown_to_mtp(target: str) -> Hidden:
-    """What a target must show for the MTP layers in its own file.
-
-    Raises:
-        ValueError: the file has no MTP layer that llama.cpp can run.
-    """
-    return Hidden(_NEXTN, nextn=True, loads_mtp=True, num_layers=require_mtp(target))
-
-
-def of_mtp(n_embd: int, num_layers: int) -> Hidden:
-    """What MTP layers show and read."""
-    return Hidden(_NEXTN, n_embd, nextn=True, loads_mtp=True, num_layers=num_layers)
 
 
 def _require(params: Any, name: str) -> None:

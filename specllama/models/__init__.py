@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from .catalog import catalog as known_models
     from .contents import planned
     from .download import pull_draft, pull_model
+    from .eagle3_file import Eagle3File
     from .families import KnownDraft
     from .found_drafts import FoundDraft, Survey, survey
     from .gguf_values import StoredTensor, architecture_of, parts_of, read_whole_header, stored, text_in, tokens_in
-    from .head_file import HeadFile, head_beside, read_head
     from .head_kinds import EAGLE3, HYDRA, MASK_TOKEN, OF_A_SMALL_MODEL, OF_THE_FINAL_STATE, PARALLEL, SIBLING, TRAINED
     from .header_checks import largest, trained_context, whole_number
+    from .heads import head_beside, read_head
     from .hub import HubName, all_on_disk, on_disk
     from .model_folders import size_of
     from .new_file import HEADER_ROOM, make_folder, require_free_place, require_room
@@ -33,7 +34,7 @@ __all__ += ["FoundDraft", "KnownDraft", "Survey", "survey"]
 __all__ += ["HEADER_ROOM", "make_folder", "require_free_place", "require_room", "size_of"]
 __all__ += ["check_model", "default_output", "planned", "what_stays_lost", "write_quantized"]
 __all__ += ["ARCHITECTURES", "EAGLE3", "HYDRA", "MASK_TOKEN", "OF_A_SMALL_MODEL", "OF_THE_FINAL_STATE"]
-__all__ += ["PARALLEL", "SIBLING", "TRAINED", "HeadFile", "head_beside", "read_head"]
+__all__ += ["PARALLEL", "SIBLING", "TRAINED", "Eagle3File", "head_beside", "read_head"]
 __all__ += ["CACHE_TYPES", "Digest", "StoredTensor", "architecture_of", "largest", "parts_of", "read_whole_header"]
 __all__ += ["stored", "text_in", "tokens_in", "trained_context", "values_of_block", "vocabulary_hash", "whole_number"]
 
@@ -42,13 +43,13 @@ _EXPORTS = {
     "catalog": ("FILE_TYPES", "Model", "models_dir", "resolve"),
     "contents": ("planned",),
     "download": ("pull_draft", "pull_model"),
+    "eagle3_file": ("Eagle3File",),
     "families": ("KnownDraft",),
     "found_drafts": ("FoundDraft", "Survey", "survey"),
     "gguf_values": (
         *("StoredTensor", "architecture_of", "parts_of", "read_whole_header"),
         *("stored", "text_in", "tokens_in"),
     ),
-    "head_file": ("HeadFile", "head_beside", "read_head"),
     "head_kinds": (
         "EAGLE3",
         "HYDRA",
@@ -60,6 +61,7 @@ _EXPORTS = {
         "TRAINED",
     ),
     "header_checks": ("largest", "trained_context", "whole_number"),
+    "heads": ("head_beside", "read_head"),
     "hub": ("HubName", "all_on_disk", "on_disk"),
     "model_folders": ("size_of",),
     "new_file": ("HEADER_ROOM", "make_folder", "require_free_place", "require_room"),

@@ -6,34 +6,18 @@ In DFlash2 and DSpark each drafted token depends on the one before.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from .gguf_values import (
-    StoredTensor,
-    UnusableFileError,
-    architecture_of,
-    cached,
-    read_whole_header,
-    read_without_texts,
-    tokens_in,
-)
-from .head_file import (
-    number_in,
-    require_layers,
-    require_tokens,
-    require_turns,
-    require_types,
-    require_width,
-)
+from .gguf_values import StoredTensor, UnusableFileError, architecture_of, tokens_in
+from .head_file import HeadFile, layers_in, number_in, require_turns, require_types
 
 _ARCHITECTURE = "dflash"
 _USUAL_SIZE = 16
 _SIZES = range(2, 513)
-_MOST_LAYERS = 512  # LLAMA_MAX_LAYERS
+_LAYERS = range(1, 513)  # LLAMA_MAX_LAYERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,90 +42,52 @@ class Block:
     num_candidates: int
 
 
-@dataclasses.dataclass(frozen=True)
-class BlockHeadFile:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockHeadFile(HeadFile):
     """The description of a block head in a file.
 
     Attributes:
-        path: the file.
-        layers: the target's layers whose inputs the head reads, numbered from 0.
-        hidden_size: how many numbers a hidden state has, the target's and the head's.
-        n_vocab: the number of tokens in its vocabulary, which is the target's.
         block: what it reads besides its memory.
-        tensors: the place of each tensor in the file, by name. If the token embeddings or the output matrix are
-            missing, the head uses the target's.
     """
 
-    path: str
-    layers: tuple[int, ...]
-    hidden_size: int
-    n_vocab: int
     block: Block
-    tensors: Mapping[str, StoredTensor]
+
+    @classmethod
+    def is_of(cls, values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> bool:
+        """See the base class."""
+        return architecture_of(values) == _ARCHITECTURE
+
+    @classmethod
+    def read(cls, path: str, values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> BlockHeadFile:
+        """See the base class."""
+        if np.any(values.get(f"{_ARCHITECTURE}.hyper_connection.count", 0)):
+            raise UnusableFileError(
+                f"{path} is a head of DeepSeek-V4's own kind of DSpark, which specllama cannot use: give a smaller "
+                "model, or draft_model='lookup'"
+            )
+        require_turns(path, values, _ARCHITECTURE, same_values=True)
+        require_types(path, tensors)
+        _require_axes(path, values)
+        return cls(
+            path=path,
+            layers=layers_in(path, values, f"{_ARCHITECTURE}.target_layers", _LAYERS),
+            hidden_size=number_in(path, values, f"{_ARCHITECTURE}.embedding_length"),
+            n_vocab=len(tokens_in(values)),
+            block=_block_in(path, values, tensors),
+            tensors=tensors,
+        )
 
     def require_fit(self, *, n_layer: int, n_embd: int, n_vocab: int) -> None:
-        """Check that the head was made for a target. With another one llama.cpp would crash, or read arbitrary memory.
-
-        Args:
-            n_layer: the number of the target's layers.
-            n_embd: how many numbers a hidden state of the target has.
-            n_vocab: the number of tokens in the target's vocabulary.
-
-        Raises:
-            UnusableFileError: the head does not fit.
-        """
-        require_width(self.path, self.hidden_size, n_embd)
-        require_layers(self.path, self.layers, n_layer)
+        """See the base class."""
+        super().require_fit(n_layer=n_layer, n_embd=n_embd, n_vocab=n_vocab)
         own_matrix = {"output.weight", "token_embd.weight"} & self.tensors.keys()
-        require_tokens(self.path, self.tensors, self.n_vocab, n_vocab, has_matrix=bool(own_matrix))
+        self.require_tokens(n_vocab, has_matrix=bool(own_matrix))
         most = self.n_vocab if "token_embd.weight" in self.tensors else min(self.n_vocab, n_vocab)
         if not 0 <= self.block.mask < most:
             raise UnusableFileError(
-                f"the head {os.path.basename(self.path)} has the mask token {self.block.mask} "
+                f"the head {self.name} has the mask token {self.block.mask} "
                 f"(tokenizer.ggml.mask_token_id), and there are embeddings of the tokens 0 to {most - 1} only"
             )
-
-
-@cached
-def read_block_head(path: str) -> BlockHeadFile | None:
-    """Read the description of a block head.
-
-    Returns:
-        None if the file is something else, or no whole GGUF file.
-
-    Raises:
-        UnusableFileError: it is a block head that llama.cpp cannot run, or its description is incomplete.
-    """
-    try:
-        first, _ = read_without_texts(path, until_tokens=True)  # enough for most files, and a thousand times as fast
-        if architecture_of(first) not in ("", _ARCHITECTURE):
-            return None
-        values, tensors = read_whole_header(path)
-    except (UnusableFileError, OSError):
-        return None
-    if architecture_of(values) != _ARCHITECTURE:
-        return None
-    if np.any(values.get(f"{_ARCHITECTURE}.hyper_connection.count", 0)):
-        raise UnusableFileError(
-            f"{path} is a head of DeepSeek-V4's own kind of DSpark, which specllama cannot use: give a smaller model, "
-            "or draft_model='lookup'"
-        )
-    require_turns(path, values, _ARCHITECTURE, same_values=True)
-    require_types(path, tensors)
-    _require_axes(path, values)
-    layers = np.asarray(values.get(f"{_ARCHITECTURE}.target_layers", []))
-    if layers.ndim != 1 or not 0 < layers.size <= _MOST_LAYERS or layers.dtype.kind not in "iu":
-        raise UnusableFileError(
-            f"{path} is a head that must name the layers of its target ({_ARCHITECTURE}.target_layers)"
-        )
-    return BlockHeadFile(
-        path=path,
-        layers=tuple(int(layer) for layer in layers),
-        hidden_size=number_in(path, values, f"{_ARCHITECTURE}.embedding_length"),
-        n_vocab=len(tokens_in(values)),
-        block=_block_in(path, values, tensors),
-        tensors=tensors,
-    )
 
 
 def _require_axes(path: str, values: Mapping[str, Any]) -> None:

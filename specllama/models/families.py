@@ -11,8 +11,9 @@ from typing import Any
 
 from .catalog import shipped, tomllib
 from .gguf_values import text_in
+from .head_kinds import HEADS
 
-KINDS = ("model", "parallel", "eagle3", "mtp", "dflash", "dspark")
+KINDS = ("model", "parallel", *HEADS)
 _SIZE = "{size}"
 _MOST_NAMED = 1000  # characters of a name; a file may have any number
 

@@ -11,17 +11,15 @@ from typing import Any
 import numpy as np
 
 from . import catalog
-from .block_head_file import read_block_head
 from .families import KnownDraft, Named, family_of
 from .gguf_values import UnusableFileError, architecture_of, read_without_texts, text_in
-from .head_file import BESIDE, read_head, require_mtp
-from .head_kinds import MASK_TOKEN
+from .head_kinds import HEADS, MASK_TOKEN
 from .header_checks import whole_number
+from .heads import FORMS, kind_of_head, read_head
 from .hub import HubName, on_disk
 from .loading import require_gguf, require_whole
 from .model_folders import model_files, size_of
 from .shared_tokens import Shared, SharedTokens
-from .state_head_file import ARCHITECTURES, read_state_head
 from .writers import NO_WRITERS, why_no_writer
 
 _PARALLEL = re.compile(r"(^|[^a-z])pard-")
@@ -40,6 +38,7 @@ With all tokens in common it is as a draft of the family. With 26 % in common it
 tokens of Qwen2.5-Coder-1.5B, and predicts 54 % of its tokens.
 """
 _MODELS = ("model", "parallel", "foreign")
+_IN_FILE = "in the file"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +71,11 @@ class FoundDraft:
     memory: int
     is_of_name: bool = False
     why_not: str | None = None
+
+    @property
+    def in_model(self) -> bool:
+        """Whether it is a layer of the target's own file."""
+        return self.where == _IN_FILE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +125,7 @@ def survey(path: str) -> Survey:
     target = _Target(path)
     require_whole(path)
     known = _known(target)
-    found, left_out = [*target.own_layer()], {}
+    found, left_out = [*target.own_layers()], {}
     for where, other in model_files(path):
         try:
             found += target.considered(other, where, known)
@@ -129,7 +133,7 @@ def survey(path: str) -> Survey:
             left_out[other] = str(error)
     here = {one.draft_model for one in found}
     missing = [one for one in known if not one.in_model and _on_disk(one) not in here]
-    missing += [one for one in known if one.in_model and not any(draft.kind == "mtp" for draft in found)]
+    missing += [one for one in known if one.in_model and not any(draft.kind == one.kind for draft in found)]
     return Survey(
         path=path,
         architecture=target.named.architecture,
@@ -170,19 +174,18 @@ class _Target:
     def number(self, name: str) -> int:
         return whole_number(self.values, name)
 
-    def own_layer(self) -> Iterator[FoundDraft]:
-        """The MTP layers in the model's own file, if it has any."""
-        layers = self.number("nextn_predict_layers")
-        if layers <= 0:
-            return
-        why_not = None
-        try:
-            require_mtp(self.path)
-        except UnusableFileError as error:
-            why_not = str(error)
-        share = layers / max(1, self.number("block_count"))
-        cost = 1 / max(1, self.number("block_count"))
-        yield FoundDraft("mtp", "mtp", "in the file", round(self.size * share), 1.0, cost, None, 0, True, why_not)
+    def own_layers(self) -> Iterator[FoundDraft]:
+        """The layers in the model's own file that draft, if it has any."""
+        count = max(1, self.number("block_count"))
+        for form in FORMS:
+            if (name := form.in_model) is None or (layers := form.num_named(self.values)) == 0:
+                continue
+            why_not, size = None, round(self.size * layers / count)
+            try:
+                form.num_in_model(self.path)
+            except UnusableFileError as error:
+                why_not = str(error)
+            yield FoundDraft(name, name, _IN_FILE, size, 1.0, 1 / count, None, 0, True, why_not)
 
     def considered(self, path: str, where: str, known: list[KnownDraft]) -> Iterator[FoundDraft]:
         """The draft that a file is for the model, if it is one.
@@ -194,7 +197,7 @@ class _Target:
         if os.path.realpath(path) == os.path.realpath(self.path):
             return
         values, tokens = read_without_texts(path, until_tokens=True)
-        kind = _kind_of_head(path, values)
+        kind = kind_of_head(path, values)
         if kind is not None:
             require_whole(path)
             yield from self._head(path, where, kind, values)
@@ -216,7 +219,7 @@ class _Target:
     def _head(self, path: str, where: str, kind: str, values: Mapping[str, Any]) -> Iterator[FoundDraft]:
         size, why_not = size_of(path), None
         try:
-            head = read_block_head(path) or read_state_head(path) or read_head(path)
+            head = read_head(path)
         except UnusableFileError as error:
             head, why_not = None, str(error)
         if head is not None:
@@ -238,13 +241,11 @@ class _Target:
     def rank(self, draft: FoundDraft) -> tuple[Any, ...]:
         """The key by which drafts are sorted: heads in llama.cpp's order, then models, the cheapest first."""
         is_head = draft.kind not in _MODELS
-        begins = draft.draft_model if draft.draft_model == "mtp" else os.path.basename(draft.draft_model).lower()
-        order = [*(one.rstrip("-") for one in BESIDE), ""]
-        of_name = next((prefix for prefix in order if begins.startswith(prefix)), "")
+        begins = draft.draft_model if draft.in_model else os.path.basename(draft.draft_model).lower()
+        order = [*HEADS, ""]
+        of_name = next((kind for kind in order if begins.startswith(kind)), "")
         of_kind = order.index(of_name or (draft.kind if draft.kind in order else ""))
-        bits = (
-            abs(catalog.bits_of(draft.draft_model) - catalog.bits_of(self.path)) if draft.draft_model != "mtp" else -1.0
-        )
+        bits = -1.0 if draft.in_model else abs(catalog.bits_of(draft.draft_model) - catalog.bits_of(self.path))
         is_foreign = draft.kind == "foreign"
         unlikely = not is_head and draft.cost > 0.6  # drafting a token takes nearly as long as decoding one plainly
         last = bits if is_head else draft.cost
@@ -305,22 +306,10 @@ def _is_of(path: str, draft: KnownDraft) -> bool:
     return _on_disk(draft) == path
 
 
-def _kind_of_head(path: str, values: Mapping[str, Any]) -> str | None:
-    """The kind of head, from the file's metadata or else from its name; None if it is an ordinary model."""
-    architecture = architecture_of(values)
-    if architecture in ("eagle3", "dflash", "dspark"):
-        return architecture
-    for kind, own in ARCHITECTURES.items():
-        if architecture == own:
-            return kind
-    name = os.path.basename(path).lower()
-    return next((prefix.rstrip("-") for prefix in BESIDE if name.startswith(prefix)), None)
-
-
 def _why_no_target(values: Mapping[str, Any]) -> str | None:
     """Why no text can be generated from a file; None if it can."""
     architecture = architecture_of(values)
-    if _kind_of_head("", values):
+    if kind_of_head("", values):
         return f"it is a head ({architecture}), give the file of the model that it drafts for"
     causal = f"{architecture}.attention.causal"
     metadata = {"general.architecture": architecture, causal: str(values.get(causal) is not False).lower()}
@@ -330,7 +319,7 @@ def _why_no_target(values: Mapping[str, Any]) -> str | None:
 def _is_called_after(path: str, target: str) -> bool:
     """Whether a head has the name of the model, apart from their quantizations."""
     head, model = (_without_type(os.path.basename(one).lower()) for one in (path, target))
-    return any(head == f"{prefix}{model}" for prefix in BESIDE)
+    return any(head == f"{kind}-{model}" for kind in HEADS)
 
 
 def _without_type(name: str) -> str:

@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
+HEADS = (
+    "mtp",
+    "dflash",
+    "dspark",
+    "eagle3",
+    "hydra",
+    "medusa",
+    "blockwise",
+)
+"""All kinds of heads. A head for a model's file NAME is a file KIND-NAME beside it.
+
+llama.cpp looks for such files, too. The kinds that it knows come first, in its order.
+"""
+OURS = "specllama-"
+"""The beginning of the architectures of files whose form is our own. The kind follows."""
 EAGLE3 = "eagle3"
 HYDRA = "hydra"
 OF_THE_FINAL_STATE = ("medusa", HYDRA, "blockwise")

@@ -19,7 +19,7 @@ from .gguf_values import (
     read_without_texts,
     text_in,
 )
-from .head_file import is_head
+from .heads import is_head
 from .weights_digest import Digest
 
 _MOST_LAYERS = 512  # LLAMA_MAX_LAYERS

@@ -16,10 +16,12 @@ from typing import NoReturn
 
 from specllama.backend.folders import NOT_THERE, files_in, folders_in
 
+from .head_kinds import HEADS
+
 _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(:(?P<wanted>[^:]+))?")
 _PREFERRED = ("Q4_K_M", "Q4_0", "Q8_0")  # for names without a type: llama.cpp's default, then types that are fast here
 _PART = re.compile(r"-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$", re.IGNORECASE)
-_NO_MODEL = re.compile(r"(^|/)(mmproj|mtp-|eagle3-|dflash-|dspark-|imatrix)|mmproj|imatrix", re.IGNORECASE)
+_NO_MODEL = re.compile(rf"(^|/)({'|'.join(HEADS)})-|mmproj|imatrix", re.IGNORECASE)
 """Files beside models that are no models: readers of images, heads, and importance matrices."""
 _MOST_NAMED = 12
 _MOST_DEEP = 6  # levels of folders in a repository

@@ -26,7 +26,6 @@ from .gguf_header import read_header
 from .gguf_values import UnusableFileError, parts_of, read_whole_header
 from .header_checks import require_sound
 from .opening_checks import lora_errors
-from .state_head_file import ARCHITECTURES
 from .weights_digest import Digest
 
 _WARNING_LEVEL, _ERROR_LEVEL = 3, 4  # of ggml.h; the numbers in llama_cpp's own table are wrong by one
@@ -149,8 +148,6 @@ def _reason(path: str, errors: list[str]) -> str:
         return f"{error}; {catalog.remedy(path)}"
     if header.kind == "adapter":
         return "it is a LoRA adapter and not a model; load the base model and pass this file as lora_path"
-    if header.architecture in ARCHITECTURES.values():
-        return "it is a head and not a model; load the model that it drafts for, with this file as draft_model"
     # The first message has the reason. The last ones only say that loading failed.
     reason = errors[0] if errors else "llama.cpp gave no reason; run again with verbose=True"
     if header.num_splits > 1:

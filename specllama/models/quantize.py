@@ -15,8 +15,8 @@ from .catalog import FILE_TYPES, Model, catalog, parse_file_type, remedy, resolv
 from .contents import CHILD, contents_of, planned
 from .gguf_header import GgufHeader, read_header
 from .gguf_values import UnusableFileError
+from .head_kinds import OURS
 from .new_file import ELSEWHERE, HEADER_ROOM, make_folder, require_free_place, require_room
-from .state_head_file import ARCHITECTURES
 
 Progress = Callable[[str, int, int], None]
 """A function that is told the step, how many tensors are done, and how many there are."""
@@ -146,7 +146,7 @@ def check_model(path: Path) -> GgufHeader:
         raise ValueError(f"{error}; {remedy(os.fspath(path))}") from None
     if header.num_splits > 1:
         raise ValueError(f"{path} is one of {header.num_splits} parts: merge them first (`llama-gguf-split --merge`)")
-    if header.architecture in ARCHITECTURES.values():
+    if header.architecture.startswith(OURS):
         raise ValueError(
             f"{path} is a head of specllama's own form ({header.architecture}), which llama.cpp does not quantize: "
             "`train-draft` has chosen its type"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from specllama.models import EAGLE3, OF_THE_FINAL_STATE, HeadFile, read_head, read_whole_header
+from specllama.models import EAGLE3, OF_THE_FINAL_STATE, Eagle3File, read_head, read_whole_header
 
 from .target import Target
 from .torch_here import require_gguf_package
@@ -133,7 +133,7 @@ def read_further(path: str, target: Target) -> Further:
     """
     with open(path, "rb"):  # raises an OSError with the reason, which read_head() does not
         found = read_head(path)
-    if not isinstance(found, HeadFile):
+    if not isinstance(found, Eagle3File):
         raise ValueError(f"{path} is no EAGLE-3 head, and only such a head can be trained further")
     found.require_fit(n_layer=target.n_layer, n_embd=target.n_embd, n_vocab=target.n_vocab)
     values, _ = read_whole_header(path)

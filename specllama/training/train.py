@@ -182,7 +182,7 @@ def trained(
     models = [path] if small is None else [path, small]
     if small is not None and os.path.realpath(small) == os.path.realpath(path):
         raise ValueError(f"--draft {small} is the model itself: name a smaller one, of at most a third of its size")
-    destination = Path(head_beside(path, f"{kind}-")) if output is None else Path(output)
+    destination = Path(head_beside(path, kind)) if output is None else Path(output)
     require_free_place(destination, [*models, *text])
     for one in models:
         _require_sound(one)

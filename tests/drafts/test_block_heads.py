@@ -25,6 +25,7 @@ from transcribed import forward
 
 import specllama
 from specllama import _core
+from specllama.engine.hidden import Hidden
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,7 +64,7 @@ class Headed(Engine):
         self.llm = specllama.Llama(str(target), draft_model=str(head), **settings, **options)
         assert self.llm.engine.draft is not None
         self.target, self.draft = self.llm.engine.model.sequence, self.llm.engine.draft.sequence
-        self.speculator = _core.Speculator(self.target, ["block_head"], head=self.draft)
+        self.speculator = _core.Speculator(self.target, [_core.Drafter.block_head(self.draft)])
         self.rounds = []
 
     def close(self) -> None:
@@ -424,16 +425,11 @@ def test_a_block_head_is_no_model(tiny_files: TinyFiles) -> None:
         specllama.Llama(str(tiny_files.deep_block), n_ctx=64, verbose=False)
 
 
-def test_a_release_without_such_heads(tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_without_such_heads() -> None:
     class Params:
         """Those of a release before."""
 
         n_batch = n_ubatch = 512
 
-    from specllama.engine import hidden
-    from specllama.models.block_head_file import read_block_head
-
-    head = read_block_head(tiny_files.deep_block)
-    assert head is not None
     with pytest.raises(ValueError, match=r"heads need llama-cpp-python 0\.3\.36 or later"):
-        hidden.of_head(head, 1).make_with(Params())
+        Hidden((), target=1).make_with(Params())

@@ -34,7 +34,7 @@ class CallbackEngine(Engine):
 
     def __init__(self, target: Path, drafter: Drafter) -> None:
         super().__init__(target)
-        self.speculator = _core.Speculator(self.target, ["function"], function=drafter)
+        self.speculator = _core.Speculator(self.target, [_core.Drafter.function(drafter)])
 
 
 MakeEngine = Callable[[Drafter], CallbackEngine]

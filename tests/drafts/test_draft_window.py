@@ -49,7 +49,7 @@ class Windowed(Engine):
             assert address is not None
             self.draft = None
             self.draft = _core.Sequence(_core.Decoder(api(), address, "draft", n_ctx), 0)
-        self.speculator = _core.Speculator(self.target, ["model"], draft=self.draft, draft_window=window)
+        self.speculator = _core.Speculator(self.target, [_core.Drafter.model(self.draft, window=window)])
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_what_is_drafted_is_what_the_window_says(
 
     engine = make_engine("good", window)
     oracle = Engine(tiny_files.target)
-    oracle.speculator = _core.Speculator(oracle.target, ["function"], function=draft)
+    oracle.speculator = _core.Speculator(oracle.target, [_core.Drafter.function(draft)])
     for one in (engine, oracle):
         one.begin(PROMPT, gamma=3, temperature=0.0)
         for _ in range(25):

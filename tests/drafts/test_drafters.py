@@ -11,7 +11,6 @@ from structs import values
 
 from specllama import _core
 from specllama import _core_test as _test
-from specllama.engine.drafts.text import TEXT_DRAFTERS
 from specllama.token import Origin
 
 if TYPE_CHECKING:
@@ -21,23 +20,17 @@ if TYPE_CHECKING:
 def test_everything_that_lists_drafters_has_those_of_the_table() -> None:
     drafters = {drafter.name: drafter for drafter in _core.drafters()}
     assert {drafter.origin for drafter in drafters.values()} < set(get_args(Origin))
-    assert TEXT_DRAFTERS == ("lookup",)
     assert all(drafter.summary and name in repr(drafter) for name, drafter in drafters.items())
     page = (pages.ROOT / "docs" / "statistics.md").read_text(encoding="utf-8")
     (row,) = (line for line in page.splitlines() if line.startswith("| `per_drafter`"))
     assert [name for name in drafters if f"`{name}`" not in row] == []
 
 
-def test_drafters_that_cannot_be_are_refused(tiny_files: TinyFiles) -> None:
+def test_two_drafters_of_one_kind_cannot_draw(tiny_files: TinyFiles) -> None:
     engine = Engine(tiny_files.target, tiny_files.good)
-    with pytest.raises(ValueError, match="unknown drafter 'trigram': use some of 'model', 'lookup', 'function'"):
-        _core.Speculator(engine.target, ["trigram"])
-    with pytest.raises(ValueError, match="'model' needs a draft model"):
-        _core.Speculator(engine.target, ["model"])
-    with pytest.raises(ValueError, match="'function' needs a function"):
-        _core.Speculator(engine.target, ["function"])
+    assert engine.draft is not None
     with pytest.raises(ValueError, match="two drafters of one kind"):
-        _core.Speculator(engine.target, ["model", "model"], draft=engine.draft)
+        _core.Speculator(engine.target, [_core.Drafter.model(engine.draft), _core.Drafter.model(engine.draft)])
     engine.close()
 
 

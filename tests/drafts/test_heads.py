@@ -53,7 +53,7 @@ class Headed(Engine):
         self.llm = specllama.Llama(str(target), draft_model=str(head), **settings)
         assert self.llm.engine.draft is not None
         self.target, self.draft = self.llm.engine.model.sequence, self.llm.engine.draft.sequence
-        self.speculator = _core.Speculator(self.target, ["head"], head=self.draft)
+        self.speculator = _core.Speculator(self.target, [_core.Drafter.head(self.draft)])
         self.rounds = []
 
     def close(self) -> None:

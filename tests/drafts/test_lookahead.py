@@ -52,7 +52,7 @@ class Looking(Engine):
         self.draft_llama = self.draft = None
         self.target = self.target_llama.engine.model.sequence
         self.window = _core.LookaheadWindow(**self.sizes)
-        self.speculator = _core.Speculator(self.target, ["lookahead"], lookahead=self.window)
+        self.speculator = _core.Speculator(self.target, [_core.Drafter.lookahead(self.window)])
         self.rounds = []
 
     def pool(self) -> dict[int, list[list[int]]]:

@@ -44,7 +44,8 @@ class Parallel(Engine):
 
     def __init__(self, target: Path, draft: Path, mask: int | None = MASK) -> None:
         super().__init__(target, draft)
-        self.speculator = _core.Speculator(self.target, ["model"], draft=self.draft, draft_mask=mask)
+        assert self.draft is not None
+        self.speculator = _core.Speculator(self.target, [_core.Drafter.model(self.draft, mask=mask)])
 
 
 @pytest.fixture(scope="module")

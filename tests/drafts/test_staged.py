@@ -32,12 +32,13 @@ class Staged(Engine):
 
     def __init__(self, target: Path, draft: Path, inner: str | Path = "lookup") -> None:
         super().__init__(target, draft)
-        own: dict[str, Any] = {"draft_inner": inner}
+        assert self.draft is not None
+        guessing = _core.Drafter.lookup() if inner else None
         if isinstance(inner, Path):
             self.inner_llama = opened(inner, n_ctx=512)
             self.inner = self._sequence(self.inner_llama, "draft")
-            own = {"draft_inner": "model", "inner": self.inner}
-        self.speculator = _core.Speculator(self.target, ["model"], draft=self.draft, **own)
+            guessing = _core.Drafter.model(self.inner)
+        self.speculator = _core.Speculator(self.target, [_core.Drafter.model(self.draft, inner=guessing)])
 
 
 def inner_of(tiny_files: TinyFiles, name: str) -> str | Path:

@@ -24,7 +24,8 @@ import specllama
 from specllama import _core
 from specllama.engine import hidden
 from specllama.engine.drafts.state_head import native_head
-from specllama.models.state_head_file import read_state_head
+from specllama.models.heads import read_head
+from specllama.models.state_head_file import StateHeadFile
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -48,8 +49,8 @@ def fitted(kind: str, *, letters: bool) -> tiny.Weights:
 
 def native(path: Path, target: Path) -> _core.StateHead:
     """The head in a file."""
-    file = read_state_head(path)
-    assert file is not None
+    file = read_head(path)
+    assert isinstance(file, StateHeadFile)
     return native_head(file, str(target))
 
 
@@ -60,7 +61,7 @@ class Headed(Engine):
         settings: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **EXACT_CACHE}
         self.llm = specllama.Llama(str(target), draft_model=str(head), **settings)
         self.target, self.draft = self.llm.engine.model.sequence, None
-        self.speculator = _core.Speculator(self.target, ["state_head"], state_head=native(head, target))
+        self.speculator = _core.Speculator(self.target, [_core.Drafter.state_head(native(head, target))])
         self.rounds = []
 
     def close(self) -> None:

@@ -80,7 +80,7 @@ def drafted_by(
     def make(drafter: Callable[[Any, int], tuple[list[int], list[_core.Distribution]]]) -> specllama.Llama:
         monkeypatch.setattr(
             "specllama.engine.drafts.draft.DrawingDraft.loop",
-            lambda draft, target, **_: _core.Speculator(target, ["function"], function=drafter),
+            lambda draft, target, **_: _core.Speculator(target, [_core.Drafter.function(drafter)]),
         )
         return make_llama(draft=tiny_files.good)
 

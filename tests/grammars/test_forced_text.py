@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import reference as ref
 import tiny_models as tiny
-from engine import Engine
+from engine import Engine, drafters_of
 from test_engine_statistics import LENGTH, LEVEL, OFF, VOCAB, Scorer, chi_square, core_settings, count_sequences
 
 from specllama import _core
@@ -73,7 +73,7 @@ def probabilities(files: tuple[Path, Path]) -> ref.Array:
 def open_engine(files: tuple[Path, Path], draft: str) -> Engine:
     engine = Engine(files[0], files[1] if draft == "model" else None)
     if draft == "lookup":
-        engine.speculator = _core.Speculator(engine.target, ["grammar", "lookup"])
+        engine.speculator = _core.Speculator(engine.target, drafters_of(None))
     return engine
 
 

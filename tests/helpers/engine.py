@@ -35,9 +35,10 @@ def grammar(llama: llama_cpp.Llama, gbnf: str) -> _core.Grammar:
     return _core.Grammar(api(), vocab, _core.FirstBytes(api(), vocab), gbnf, "root")
 
 
-def drafters_of(draft: _core.Sequence | None) -> list[str]:
+def drafters_of(draft: _core.Sequence | None, corpus: np.ndarray[Any, Any] | None = None) -> list[_core.Drafter]:
     """Those that draft together with a draft model, or without one."""
-    return ["grammar", "lookup", *([] if draft is None else ["model"])]
+    of_model = [] if draft is None else [_core.Drafter.model(draft)]
+    return [_core.Drafter.grammar(), _core.Drafter.lookup(corpus), *of_model]
 
 
 def begin(
@@ -94,9 +95,7 @@ class Engine:
         self.draft_llama = None if draft is None else opened(draft, n_ctx=draft_n_ctx)
         self.target = self._sequence(self.target_llama, "target")
         self.draft = None if self.draft_llama is None else self._sequence(self.draft_llama, "draft")
-        self.speculator = _core.Speculator(
-            self.target, [] if draft is None else drafters_of(self.draft), draft=self.draft
-        )
+        self.speculator = _core.Speculator(self.target, [] if draft is None else drafters_of(self.draft))
         self.rounds: list[_core.Round] = []
 
     @staticmethod
@@ -161,7 +160,7 @@ class Engine:
             tokens = draft([int(token) for token in history], count)
             return tokens, [_core.Distribution([token], [1.0]) for token in tokens]
 
-        self.speculator = _core.Speculator(self.target, ["function"], function=function)
+        self.speculator = _core.Speculator(self.target, [_core.Drafter.function(function)])
 
     def close(self) -> None:
         """Frees both models."""

@@ -46,7 +46,7 @@ class ManyTexts:
         self.targets = [_core.Sequence(self.decoders[0], i) for i in range(places)]
         self.drafts = [_core.Sequence(self.decoders[1], i) if draft else None for i in range(places)]
         self.engines = [
-            _core.Speculator(target, [] if draft is None else drafters_of(draft), draft=draft, scheduler=self.scheduler)
+            _core.Speculator(target, [] if draft is None else drafters_of(draft), self.scheduler)
             for target, draft in zip(self.targets, self.drafts, strict=True)
         ]
 

@@ -54,9 +54,7 @@ class PacedEngine(Engine):
 
     def __init__(self, target: Path, draft: Path | None, corpus: list[int]) -> None:
         super().__init__(target, draft, n_ctx=64, draft_n_ctx=64)
-        self.speculator = _core.Speculator(
-            self.target, drafters_of(self.draft), draft=self.draft, corpus=np.array(corpus, dtype=np.int32)
-        )
+        self.speculator = _core.Speculator(self.target, drafters_of(self.draft, np.array(corpus, dtype=np.int32)))
 
     def text(self, *, rule: str, most: int, seed: int) -> list[int]:
         """The first LENGTH tokens of rounds that could go on behind them."""

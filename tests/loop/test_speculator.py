@@ -257,7 +257,7 @@ def test_two_loops_over_one_pair_are_refused_or_take_turns(make_engine: MakeEngi
                 refused += 1
 
     def run(prompt: list[int], result: list[int]) -> None:
-        loop = _core.Speculator(engine.target, drafters_of(engine.draft), draft=engine.draft)
+        loop = _core.Speculator(engine.target, drafters_of(engine.draft))
         settings: dict[str, Any] = {"rule": "block", "num_draft_tokens": 4, "seed": 1}
         patiently(lambda: loop.begin(prompt, sampler=_core.SamplerParams(), **settings))
         while len(result) < 60:

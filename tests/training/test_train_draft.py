@@ -28,9 +28,10 @@ from training_driver import BUDGET, Heard
 from specllama import Llama, cli
 from specllama.engine.drafts.automatic import chosen_of
 from specllama.evidence.draft_pays import Gain
+from specllama.models.eagle3_file import Eagle3File
 from specllama.models.found_drafts import survey
 from specllama.models.gguf_values import read_whole_header
-from specllama.models.head_file import HeadFile, read_head
+from specllama.models.heads import read_head
 from specllama.training.fit import Recipe
 from specllama.training.plan import Rates, plan_of
 from specllama.training.target import read_target
@@ -87,7 +88,7 @@ def texts_of(cache: Path) -> list[Any]:
 
 
 def assert_is_a_head(path: Path) -> None:
-    assert isinstance(read_head(path), HeadFile)
+    assert isinstance(read_head(path), Eagle3File)
 
 
 class Interrupting(Heard):
@@ -460,8 +461,8 @@ def test_a_head_is_trained_further(model: Path, made: Trained, cache: Path, caps
     first, more = made.heads["Q4_0"], model.with_name("more.gguf")
     assert cli.main(["train-draft", str(model), *OPTIONS, "--from", str(first), "-o", str(more)]) == 0
     one, other = read_head(first), read_head(more)
-    assert isinstance(one, HeadFile)
-    assert isinstance(other, HeadFile)
+    assert isinstance(one, Eagle3File)
+    assert isinstance(other, Eagle3File)
     assert other.layers == one.layers
     assert other.tensors.keys() == one.tensors.keys()
     capsys.readouterr()

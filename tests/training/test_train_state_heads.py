@@ -29,7 +29,8 @@ from transcribed import forward
 import specllama
 from specllama import cli
 from specllama.evidence.draft_pays import Gain
-from specllama.models.state_head_file import read_state_head
+from specllama.models.heads import read_head
+from specllama.models.state_head_file import StateHeadFile
 from specllama.training.train import trained
 
 if TYPE_CHECKING:
@@ -91,8 +92,8 @@ def test_the_file_says_for_whom_it_is(made: Steps) -> None:
     assert said["specllama.target.vocabulary"] == made.target.vocabulary
     assert said["specllama.target.weights"] == made.target.weights
     assert said["specllama.acceptance.greedy"] == pytest.approx(made.after.greedy)
-    head = read_state_head(made.path)
-    assert head is not None
+    head = read_head(made.path)
+    assert isinstance(head, StateHeadFile)
     assert said["general.architecture"] == f"specllama-{head.kind}"
     assert (head.num_places, head.hidden_size) == (3, LETTERS["n_embd"])
     assert head.tokens().tolist() == made.rows.tolist()
@@ -157,8 +158,8 @@ def test_kinds_of_one_model_do_not_spoil_each_other(model: Path, cache: Path) ->
     assert "states" not in heard.first
     assert heard.first["training"] >= 0.3
     for kind in ("hydra", "medusa"):
-        head = read_state_head(model.with_name(f"{kind}-model.gguf"))
-        assert head is not None
+        head = read_head(model.with_name(f"{kind}-model.gguf"))
+        assert isinstance(head, StateHeadFile)
         assert head.kind == kind
     left = [name for name in faults.files_below(cache / "training") if not name.endswith(".jsonl")]
     assert left == [f"{made.weights}.lock"]
@@ -176,8 +177,8 @@ def test_killed_while_it_trains(model: Path, cache: Path) -> None:
     done = run("never")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout).keys() == {"training"}
-    head = read_state_head(model.with_name("hydra-model.gguf"))
-    assert head is not None
+    head = read_head(model.with_name("hydra-model.gguf"))
+    assert isinstance(head, StateHeadFile)
     assert head.kind == "hydra"
 
 

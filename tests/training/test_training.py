@@ -21,7 +21,8 @@ from training import Steps, drafted, steps
 from transcribed import Eagle, forward
 
 import specllama
-from specllama.models.head_file import HeadFile, head_beside, read_head
+from specllama.models.eagle3_file import Eagle3File
+from specllama.models.heads import head_beside, read_head
 from specllama.training.batches import Batch
 from specllama.training.file import write_head
 from specllama.training.head import EagleHead
@@ -108,7 +109,7 @@ def test_what_it_says_was_counted(trained: Steps) -> None:
     left_out = sorted({*range(VOCAB)} - {*trained.rows.tolist()})
     assert counts[left_out].max() <= counts[trained.rows].min()
     head = read_head(trained.path)
-    assert isinstance(head, HeadFile)
+    assert isinstance(head, Eagle3File)
     assert head.tensors["d2t"].shape == (VOCAB - 2,)
     assert head.layers == trained.target.layers == (1, 2, 3)
 

@@ -22,6 +22,7 @@ from specllama.models.found_drafts import ROOM, FoundDraft, Survey, survey
 from specllama.warn import warn
 
 from .draft import LOOKUP, Draft, DraftKind, Loader
+from .draft_options import DraftOptions
 from .remembered import NOT_KNOWN, Decision, Measured, Paying, identity, read, seen, write
 
 _LOGGER = logging.getLogger("specllama.drafts")
@@ -121,11 +122,13 @@ class Automatic(DraftKind):
     Args:
         taken: the chosen draft.
         lookup: the draft that replaces the chosen one if that cannot be opened.
+        options: what the user says of the draft.
         said: the choice and its reason, in one line.
     """
 
-    def __init__(self, taken: DraftKind, lookup: DraftKind, said: str) -> None:
+    def __init__(self, taken: DraftKind, lookup: DraftKind, options: DraftOptions, said: str) -> None:
         super().__init__(taken.options)
+        self.opened_with = options.opened_with
         self._taken = taken
         self._lookup = lookup
         self.said = said
@@ -172,7 +175,7 @@ def _decided(path: str) -> tuple[Decision, bool]:
         _LOGGER.debug("what drafts for %s cannot be kept: %s", path, error)
     folder = os.path.dirname(os.path.abspath(path))
     beside = {file: why for file, why in found.left_out.items() if os.path.dirname(file) == folder}
-    heads = {one.draft_model: one.why_not for one in found.found if one.is_of_name and one.draft_model != "mtp"}
+    heads = {one.draft_model: one.why_not for one in found.found if one.is_of_name and not one.in_model}
     for file, why in (beside | heads).items():
         if why is not None:
             warn(f"draft_model='auto' leaves {os.path.basename(file)} out: {why}")
@@ -217,7 +220,8 @@ def _gain(
         is_faster = found.ratio - found.error > least
         return found.ratio if is_faster else 0.0, f"measured here, {found.ratio:.2f} times as fast as plain decoding"
     if draft.kind not in ("model", "foreign"):
-        where = "its own file has MTP layers" if draft.draft_model == "mtp" else "a head for the model, beside it"
+        of_file = f"its own file has {draft.kind.upper()} layers"
+        where = of_file if draft.in_model else "a head for the model, beside it"
         where = "a small model that has learned from it" if draft.kind == "parallel" else where
         return (float("inf"), where) if draft.is_of_name else (0.0, "")
     gain, is_known = _expected_gain(draft, target, curves)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from specllama import _core
+from specllama.engine.hidden import Hidden
 from specllama.engine.model import Model
-from specllama.models.block_head_file import BlockHeadFile, read_block_head
+from specllama.models.block_head_file import BlockHeadFile
 
 from .decoding import DecodingDraft
-from .head import HeadInFile
+from .draft import Sequences
+from .head import DecodingHead
 
+_CANDIDATES = ("dflash2_lattice",)
 _MOST_AT_ONCE = 512
 """The most tokens in a batch. llama.cpp reserves memory for the results of each token, all its logits included."""
 
@@ -17,31 +21,39 @@ _MOST_AT_ONCE = 512
 class BlockHeadDraft(DecodingDraft):
     """A head that reads the text's last token followed by masks, and predicts a token for each mask."""
 
-    drafter = "block_head"
     name = "head"
 
+    def drawer(self, own: Sequences | None) -> _core.Drafter:
+        """See the base class."""
+        return _core.Drafter.block_head(self.sequence_of(own), self.window)
 
-class BlockHeadInFile(HeadInFile):
+
+class BlockHeadInFile(DecodingHead[BlockHeadFile]):
     """The kind of draft that is a block head in a file."""
 
-    drafter = BlockHeadDraft.drafter
+    form = BlockHeadFile
     draft = BlockHeadDraft
 
-    @staticmethod
-    def read(path: str) -> BlockHeadFile | None:
+    def hidden(self, target: int) -> Hidden:
         """See the base class."""
-        return read_block_head(path)
+        block = self.file.block
+        return Hidden(
+            _CANDIDATES if block.num_candidates else (),
+            len(self.file.layers) * self.file.hidden_size,
+            target=target,
+            noise_block=_core.NoiseBlock(block.size, block.mask, block.first, block.is_whole, block.num_candidates),
+            is_causal=block.is_causal,
+        )
 
     def settings(self, target: Model) -> dict[str, Any]:
         """See the base class. The batch must have room for a block, and the context for a block and one token."""
-        assert isinstance(self._file, BlockHeadFile)
-        size = self._file.block.size
+        size = self.file.block.size
         least = {"n_ctx": size + 1, "n_batch": size}
         for name, count in least.items():
             given = self._own.get(name, count)
             if given < count:
                 raise ValueError(
-                    f"{name}={given} in draft_kwargs is too small: the head {self._file.path} reads blocks of {size} "
+                    f"{name}={given} in draft_kwargs is too small: the head {self.file.path} reads blocks of {size} "
                     f"tokens, and needs at least {count}"
                 )
         settings = super().settings(target)

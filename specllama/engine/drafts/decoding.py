@@ -70,9 +70,9 @@ class DecodingDraft(DrawingDraft):
         """See the base class."""
         return self.model.kept()
 
-    def parts(self, own: Sequences | None) -> dict[str, Any]:
-        """See the base class."""
-        return {self.name: self.sequence if own is None else own[self.name], "draft_window": self.window}
+    def sequence_of(self, own: Sequences | None) -> _core.Sequence:
+        """The sequence that it decodes with, of `own` or else its own."""
+        return self.sequence if own is None else own[self.name]
 
     def notice_closing(self) -> None:
         """Mark the draft as unusable if its owner has closed it: its native context must not be touched any more."""

@@ -6,7 +6,7 @@ import abc
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,6 @@ from specllama.engine.options import Options
 from .draft_options import DraftOptions
 
 LOOKUP = "lookup"
-GRAMMAR = "grammar"
 
 Sequences = Mapping[str, _core.Sequence]
 
@@ -67,6 +66,13 @@ class Draft(abc.ABC):
         return contextlib.nullcontext()
 
     @abc.abstractmethod
+    def drafters(self, own: Sequences | None = None) -> list[_core.Drafter]:
+        """Make the native drafters for one text. Of offers that are equally good, the first one's is taken.
+
+        Args:
+            own: sequences to use in place of the draft's own, by the names of its models.
+        """
+
     def loop(
         self, target: _core.Sequence, own: Sequences | None = None, scheduler: _core.Scheduler | None = None
     ) -> _core.Speculator:
@@ -74,9 +80,10 @@ class Draft(abc.ABC):
 
         Args:
             target: the target's sequence.
-            own: sequences to use in place of the draft's own, by the names of its models.
+            own: see `drafters`.
             scheduler: decodes for several texts at once; None if this text is decoded alone.
         """
+        return _core.Speculator(target, self.drafters(own), scheduler)
 
     def looks_up(self, options: Options) -> bool:
         """Whether it also drafts from the corpus that a request may bring, with these options."""
@@ -111,12 +118,8 @@ class DrawingDraft(Draft):
         given: the user's ``draft_model``.
         unusable: why it cannot draft; None if it can.
         corpus: tokens [n] to look up besides the text.
-
-    Attributes:
-        drafter: the drafter's name in the native table.
     """
 
-    drafter: ClassVar[str]
     also_looks_up = True
 
     def __init__(self, given: Any, unusable: str | None, corpus: npt.NDArray[np.int32]) -> None:
@@ -124,19 +127,16 @@ class DrawingDraft(Draft):
         self._corpus = corpus
 
     @abc.abstractmethod
-    def parts(self, own: Sequences | None) -> dict[str, Any]:
-        """The native drafter's arguments, as keyword arguments of `_core.Speculator`.
+    def drawer(self, own: Sequences | None) -> _core.Drafter:
+        """Make the native drafter that draws.
 
         Args:
-            own: see `loop`.
+            own: see `drafters`.
         """
 
-    def loop(
-        self, target: _core.Sequence, own: Sequences | None = None, scheduler: _core.Scheduler | None = None
-    ) -> _core.Speculator:
+    def drafters(self, own: Sequences | None = None) -> list[_core.Drafter]:
         """See the base class."""
-        drafters = [GRAMMAR, LOOKUP, self.drafter]
-        return _core.Speculator(target, drafters, corpus=self._corpus, scheduler=scheduler, **self.parts(own))
+        return [_core.Drafter.grammar(), _core.Drafter.lookup(self._corpus), self.drawer(own)]
 
 
 class DraftOfMany(Draft):
@@ -147,25 +147,9 @@ class DraftOfMany(Draft):
         self._draft = draft
         self._sequences = sequences
 
-    def loop(
-        self, target: _core.Sequence, own: Sequences | None = None, scheduler: _core.Scheduler | None = None
-    ) -> _core.Speculator:
+    def drafters(self, own: Sequences | None = None) -> list[_core.Drafter]:
         """See the base class."""
-        if self.unusable is not None:
-            return _core.Speculator(target, scheduler=scheduler)
-        return self._draft.loop(target, own or self._sequences or None, scheduler)
-
-
-def raise_no_draft(given: Any) -> NoReturn:
-    """Say what a draft can be.
-
-    Raises:
-        TypeError: always.
-    """
-    raise TypeError(
-        f"draft_model={given!r:.200} must be a path, a model name, a llama_cpp.Llama, 'mtp', 'lookup', "
-        "'lookahead', 'auto', a llama_cpp LlamaDraftModel, a list of a head and a model, or None"
-    )
+        return [] if self.unusable is not None else self._draft.drafters(own or self._sequences or None)
 
 
 class Loaded(NamedTuple):
@@ -198,10 +182,14 @@ class DraftKind(abc.ABC):
         options: what the user says of the draft, reduced to the options that this kind takes.
 
     Attributes:
+        name: the word by which users ask for it; None if it is a file or an object.
         takes: the names of the fields of `DraftOptions` that have a meaning for this kind.
+        opened_with: the constructor arguments of a draft model that is loaded.
     """
 
+    name: ClassVar[str | None] = None
     takes: ClassVar[frozenset[str]] = frozenset()
+    opened_with: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, options: DraftOptions) -> None:
         self.options = options
@@ -213,7 +201,7 @@ class DraftKind(abc.ABC):
         Raises:
             ValueError: the file is of this kind, and cannot be used.
         """
-        return False  # for kinds that are not in the table of all kinds
+        return isinstance(given, str) and given == cls.name
 
     def shown(self, target: str) -> Hidden | None:
         """The hidden states that the draft reads of its target; None if it reads none.
@@ -267,10 +255,10 @@ class DrawingKind(DraftKind):
     """A kind of draft that one native drafter draws.
 
     Attributes:
-        drafter: the drafter's name in the native table.
+        role: ``"head"`` or ``"model"``. A head and a model may draft together.
     """
 
-    drafter: ClassVar[str]
+    role: ClassVar[Literal["head", "model"]]
 
     @abc.abstractmethod
     def open(self, target: Model, loader: Loader) -> DrawingDraft:

@@ -10,9 +10,8 @@ from specllama.engine.options import checked_index, checked_optional
 
 from .vocabulary import DraftVocabularySize, checked_draft_vocabulary
 
-LOOKAHEAD = "lookahead"
 _WHOSE = {
-    "draft_kwargs": "a draft_model given by its path, with a context of its own (-mdd: for -md PATH), or 'lookahead'",
+    "draft_kwargs": "a draft_model given by its path, with a context of its own (-mdd: for -md PATH), or with sizes",
     "lookup_corpus": "a draft model or draft_model='lookup'",
     "draft_vocabulary": "a draft model",
     "draft_mask_token": "a parallel draft model",
@@ -31,7 +30,7 @@ class DraftOptions:
 
     Attributes:
         draft_model: a path, a name, an object that drafts, or a list of several; None for plain decoding.
-        draft_kwargs: constructor arguments of a draft that is given by its path; for ``"lookahead"``, its sizes.
+        draft_kwargs: constructor arguments of a draft that is given by its path, or the sizes of one that has some.
         lookup_corpus: a text, or token ids, to look up besides the text.
         draft_vocabulary: how many tokens a draft model chooses among.
         draft_mask_token: the token that a parallel draft model reads in place of one that is not known yet.
@@ -68,9 +67,7 @@ class DraftOptions:
 
     @property
     def opened_with(self) -> dict[str, Any]:
-        """The part of ``draft_kwargs`` that the draft's file is opened with. The draft's own draft is not in it."""
-        if isinstance(self.draft_model, str) and self.draft_model == LOOKAHEAD:
-            return {}
+        """The part of ``draft_kwargs`` that a draft model is opened with. The draft's own draft is not in it."""
         return {name: value for name, value in (self.draft_kwargs or {}).items() if name != "draft_model"}
 
     @property

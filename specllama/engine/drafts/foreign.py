@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from specllama import _core
 from specllama.engine.model import Model
 from specllama.engine.other_tokenizer import Foreign
 from specllama.warn import warn
@@ -32,7 +33,6 @@ class ForeignDraft(DecodingDraft):
         ValueError: the model keeps no KV cache, or an option is for drafts with the target's tokenizer.
     """
 
-    drafter = "foreign"
     name = "draft"
 
     def __init__(self, target: Model, model: Model, options: DraftOptions, foreign: Foreign, **more: Any) -> None:
@@ -55,10 +55,8 @@ class ForeignDraft(DecodingDraft):
             "of a draft of the target's family; draft_model='lookup' may be faster"
         )
 
-    def parts(self, own: Sequences | None) -> dict[str, Any]:
+    def drawer(self, own: Sequences | None) -> _core.Drafter:
         """See the base class."""
-        return {
-            **super().parts(own),
-            "draft_tokens": self._vocabulary.tokens,
-            "draft_translation": self._translation,
-        }
+        return _core.Drafter.foreign(
+            self.sequence_of(own), self._translation, window=self.window, tokens=self._vocabulary.tokens
+        )

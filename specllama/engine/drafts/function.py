@@ -38,11 +38,9 @@ class FunctionDraft(Draft):
         """The name of the function's type."""
         return type(self._function).__name__
 
-    def loop(
-        self, target: _core.Sequence, own: Sequences | None = None, scheduler: _core.Scheduler | None = None
-    ) -> _core.Speculator:
+    def drafters(self, own: Sequences | None = None) -> list[_core.Drafter]:
         """See the base class."""
-        return _core.Speculator(target, ["function"], function=self._propose, scheduler=scheduler)
+        return [_core.Drafter.function(self._propose)]
 
     def _propose(
         self, history: npt.NDArray[np.int32], num_draft_tokens: int

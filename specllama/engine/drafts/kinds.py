@@ -6,21 +6,21 @@ import os
 from typing import Any
 
 from specllama.models import catalog
-from specllama.models.head_file import BESIDE, head_beside, require_mtp
+from specllama.models.heads import head_of
 from specllama.models.loading import require_gguf
 
 from .automatic import Automatic, Room, choose, warn_of_opening
 from .block_head import BlockHeadInFile
-from .draft import LOOKUP, DraftKind, raise_no_draft
-from .draft_options import LOOKAHEAD, DraftOptions
+from .draft import LOOKUP, DraftKind
+from .draft_options import DraftOptions
+from .eagle3 import Eagle3InFile
 from .function import DraftingFunction
-from .head import HeadInFile
 from .lookahead import Lookahead
-from .mtp import MTP, OwnMtp
+from .lookup import Lookup
+from .mtp import MtpInFile, OwnMtp
 from .second_model import FileModel, LentModel
 from .several import HeadAndModel
 from .state_head import StateHeadInFile
-from .text import TEXT_DRAFTERS, NamedTextDrafter
 
 AUTO = "auto"
 """The name for the best draft on this machine, which `choose` finds.
@@ -28,10 +28,20 @@ AUTO = "auto"
 In a list it stands for the head beside the target's file, or else for the MTP layer in that file.
 """
 KINDS: tuple[type[DraftKind], ...] = (
-    *(NamedTextDrafter, Lookahead, OwnMtp, HeadInFile, BlockHeadInFile, StateHeadInFile),
-    *(FileModel, LentModel, DraftingFunction),
+    Lookup,
+    Lookahead,
+    OwnMtp,
+    Eagle3InFile,
+    MtpInFile,
+    BlockHeadInFile,
+    StateHeadInFile,
+    FileModel,
+    LentModel,
+    DraftingFunction,
 )
-"""All kinds. The first one whose `is_meant` is true is taken."""
+"""All kinds: a line for each. The first one whose `is_meant` is true is taken."""
+NAMES = tuple(kind.name for kind in KINDS if kind.name is not None)
+"""The words that stand for a kind. All others are paths or names of models."""
 
 
 def understood(options: DraftOptions, target: str, *, as_assigned: bool = False, room: Room) -> DraftKind | None:
@@ -57,7 +67,7 @@ def understood(options: DraftOptions, target: str, *, as_assigned: bool = False,
         return None
     if isinstance(given, (list, tuple)):
         # Every draft model is combined with lookup, so a list need not name lookup.
-        named = [_named(each, target) for each in given if not (_is_auto(each) and _head_of(target) is None)]
+        named = [_named(each, target) for each in given if not (_is_auto(each) and head_of(target) is None)]
         if len(named) > 1 or len(named) == len(given):
             return HeadAndModel(options, [_kind_of(each) for each in named], named)
         given = named[0] if named else LOOKUP
@@ -79,7 +89,7 @@ def _automatic(options: DraftOptions, target: str, room: Room) -> DraftKind | No
     choice = choose(target, room)
     if choice.draft_model is None:
         return None
-    lookup = NamedTextDrafter(options.of(LOOKUP, NamedTextDrafter.takes))
+    lookup = Lookup(options.of(LOOKUP, Lookup.takes))
     taken: DraftKind = lookup
     if choice.draft_model != LOOKUP:
         try:
@@ -88,18 +98,24 @@ def _automatic(options: DraftOptions, target: str, room: Room) -> DraftKind | No
             taken = kind(options.of(given, kind.takes))
         except (ValueError, OSError) as error:  # the file was deleted, or cannot be read any more
             warn_of_opening(choice.draft_model, error)
-    return Automatic(taken, lookup, str(choice))
+    return Automatic(taken, lookup, options, str(choice))
 
 
 def _kind_of(given: Any) -> type[DraftKind]:
-    return next((kind for kind in KINDS if kind.is_meant(given)), None) or raise_no_draft(given)
+    for kind in KINDS:
+        if kind.is_meant(given):
+            return kind
+    raise TypeError(
+        f"draft_model={given!r:.200} must be a path, a model name, a llama_cpp.Llama, {', '.join(map(repr, NAMES))}, "
+        "'auto', a llama_cpp LlamaDraftModel, a list of a head and a model, or None"
+    )
 
 
 def _named(given: Any, target: str) -> Any:
     """The user's ``draft_model``, with a file's name replaced by its path, and ``"auto"`` by the head that it means."""
     if _is_auto(given):
-        return _head_of(target)
-    if not isinstance(given, (str, os.PathLike)) or given in (*TEXT_DRAFTERS, LOOKAHEAD, MTP):
+        return head_of(target)
+    if not isinstance(given, (str, os.PathLike)) or given in NAMES:
         return given
     path = catalog.resolve(os.fsdecode(given))
     require_gguf(path)
@@ -108,15 +124,3 @@ def _named(given: Any, target: str) -> Any:
 
 def _is_auto(given: Any) -> bool:
     return isinstance(given, str) and given == AUTO
-
-
-def _head_of(target: str) -> str | None:
-    """The head beside a model's file, or ``"mtp"`` if the file has MTP layers; None if there is neither."""
-    for kind in BESIDE:
-        if os.path.isfile(head := head_beside(target, kind)):
-            return head
-    try:
-        require_mtp(target)
-    except ValueError:
-        return None
-    return MTP

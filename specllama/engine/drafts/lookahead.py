@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from specllama import _core
 from specllama.engine.model import Model
 from specllama.engine.options import checked_index
 
-from .draft import GRAMMAR, Draft, DraftKind, Loader, Sequences
-from .draft_options import LOOKAHEAD, DraftOptions
+from .draft import Draft, DraftKind, Loader, Sequences
+from .draft_options import DraftOptions
 
+LOOKAHEAD = "lookahead"
 _WAY_OUT = "take draft_model='lookup'"
 
 
@@ -65,11 +66,9 @@ class LookaheadDraft(Draft):
         super().__init__(LOOKAHEAD, None)
         self.sizes = sizes
 
-    def loop(
-        self, target: _core.Sequence, own: Sequences | None = None, scheduler: _core.Scheduler | None = None
-    ) -> _core.Speculator:
+    def drafters(self, own: Sequences | None = None) -> list[_core.Drafter]:
         """See the base class."""
-        return _core.Speculator(target, [GRAMMAR, LOOKAHEAD], lookahead=self.sizes.native(), scheduler=scheduler)
+        return [_core.Drafter.grammar(), _core.Drafter.lookahead(self.sizes.native())]
 
     def require_several(self) -> NoReturn:
         """See the base class."""
@@ -82,6 +81,7 @@ class LookaheadDraft(Draft):
 class Lookahead(DraftKind):
     """The kind of draft with the name ``"lookahead"``."""
 
+    name = LOOKAHEAD
     takes = frozenset({"draft_kwargs"})
 
     def __init__(self, options: DraftOptions) -> None:
@@ -91,11 +91,6 @@ class Lookahead(DraftKind):
         if unknown := sorted(given.keys() - {*known}):
             raise ValueError(f"draft_kwargs of 'lookahead' may have {', '.join(known)}: leave {', '.join(unknown)} out")
         self._sizes = Sizes(**given)
-
-    @classmethod
-    def is_meant(cls, given: Any) -> bool:
-        """See the base class."""
-        return isinstance(given, str) and given == LOOKAHEAD
 
     @property
     def num_branches(self) -> int:

@@ -1,23 +1,38 @@
-"""MTP layers (multi-token prediction) in the target's own file (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
+"""MTP layers (multi-token prediction; DeepSeek-V3, arXiv 2412.19437, section 2.2), in the target's file or another."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any
 
 import llama_cpp
 
-from specllama.engine.hidden import Hidden, of_mtp, shown_to_mtp
+from specllama.engine.hidden import Hidden
 from specllama.engine.model import Model, OpenedModel
 from specllama.engine.opening import made_context
 from specllama.models.loading import captured_errors, one_at_a_time, quiet, why_no_context
+from specllama.models.mtp_file import MtpFile
 
 from .decoding import freed_after_errors
 from .draft import DrawingKind, Loader
-from .head import OF_A_HEAD, HeadDraft
+from .head import OF_A_HEAD, DecodingHead, HeadDraft
 
 MTP = "mtp"
+_STATES = ("h_nextn",)
+
+
+class MtpInFile(DecodingHead[MtpFile]):
+    """The kind of draft that is MTP layers in a file of their own."""
+
+    form = MtpFile
+
+    def shown(self, target: str) -> Hidden:
+        """See the base class."""
+        return Hidden(_STATES, nextn=True)
+
+    def hidden(self, target: int) -> Hidden:
+        """See the base class."""
+        return _of_layers(self.file.hidden_size, self.file.num_layers)
 
 
 class OwnMtp(DrawingKind):
@@ -26,27 +41,23 @@ class OwnMtp(DrawingKind):
     One layer runs once for each token that it drafts. Several layers take turns.
     """
 
+    name = MTP
+    role = "head"
     takes = OF_A_HEAD
-    drafter = HeadDraft.drafter
-
-    @classmethod
-    def is_meant(cls, given: Any) -> bool:
-        """See the base class."""
-        return isinstance(given, str) and given == MTP
 
     def shown(self, target: str) -> Hidden:
         """See the base class."""
-        return shown_to_mtp(target)
+        return Hidden(_STATES, nextn=True, loads_mtp=True, num_layers=MtpFile.num_in_model(target))
 
     def open(self, target: Model, loader: Loader) -> HeadDraft:
         """See the base class. The layers use the target's weights, with a context of their own."""
         corpus, own = self.corpus(target, loader), target.settings
-        shown = shown_to_mtp(own.path)
+        shown = self.shown(own.path)
         if own.hidden != shown:
             raise ValueError(
                 "the target was opened without its MTP layers: give draft_model='mtp' where you create the Llama"
             )
-        hidden = of_mtp(int(llama_cpp.llama_model_n_embd(target.address)), shown.num_layers)
+        hidden = _of_layers(int(llama_cpp.llama_model_n_embd(target.address)), shown.num_layers)
         params = own.params_of_another()
         taps = hidden.make_with(params)
         with one_at_a_time(), captured_errors() as errors, quiet(own.verbose):
@@ -60,3 +71,8 @@ class OwnMtp(DrawingKind):
         model = OpenedModel(target.address, context.address, settings, (context, weights), name="draft", taps=taps)
         with freed_after_errors(model.close):
             return HeadDraft(target, model, corpus, given=MTP, window=self.options.draft_window, close=model.close)
+
+
+def _of_layers(n_embd: int, num_layers: int) -> Hidden:
+    """What MTP layers show and read."""
+    return Hidden(_STATES, n_embd, nextn=True, loads_mtp=True, num_layers=num_layers)

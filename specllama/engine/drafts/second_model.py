@@ -23,16 +23,16 @@ from specllama.engine.same_vocabulary import (
 )
 from specllama.models import catalog
 from specllama.models.gguf_values import read_whole_header
-from specllama.models.head_file import is_head
 from specllama.models.head_kinds import MASK_TOKEN
+from specllama.models.heads import is_head
 from specllama.models.loading import require_gguf
 from specllama.models.opening_checks import check_opening
 from specllama.models.shared_tokens import have_same_tokens
 from specllama.warn import warn
 
 from .decoding import DecodingDraft, freed_after_errors
-from .draft import LOOKUP, DrawingKind, Loaded, Loader, Sequences, raise_no_draft
-from .draft_options import LOOKAHEAD, TEXT, DraftOptions
+from .draft import LOOKUP, DrawingKind, Loaded, Loader, Sequences
+from .draft_options import TEXT, DraftOptions
 from .foreign import ForeignDraft
 from .vocabulary import DraftVocabulary
 
@@ -56,7 +56,6 @@ class ModelDraft(DecodingDraft):
         ValueError: the model keeps no KV cache, or cannot have this mask token or a draft of its own.
     """
 
-    drafter = "model"
     name = "draft"
 
     def __init__(self, target: Model, model: Model, options: DraftOptions, common: Common | None, **more: Any) -> None:
@@ -78,15 +77,20 @@ class ModelDraft(DecodingDraft):
                 "recurrent, so leave it out"
             )
 
-    def parts(self, own: Sequences | None) -> dict[str, Any]:
+    def drawer(self, own: Sequences | None) -> _core.Drafter:
         """See the base class."""
-        return {
-            **super().parts(own),
-            "draft_tokens": self._vocabulary.tokens,
-            "draft_mask": self._mask,
-            "draft_map": self.map,
-            "draft_inner": LOOKUP if self._looks_up else "",
-        }
+        return _core.Drafter.model(
+            self.sequence_of(own),
+            window=self.window,
+            tokens=self._vocabulary.tokens,
+            mask=self._mask,
+            map=self.map,
+            inner=self.guessing(own),
+        )
+
+    def guessing(self, own: Sequences | None) -> _core.Drafter | None:
+        """Make the native drafter that guesses what this one will draw; None if there is none."""
+        return _core.Drafter.lookup(self._corpus) if self._looks_up else None
 
 
 class StagedDraft(ModelDraft):
@@ -113,14 +117,13 @@ class StagedDraft(ModelDraft):
         with super().kept(), self.inner.kept():
             yield
 
-    def parts(self, own: Sequences | None) -> dict[str, Any]:
+    def guessing(self, own: Sequences | None) -> _core.Drafter:
         """See the base class."""
-        return {
-            **super().parts(own),
-            "draft_inner": self.inner.drafter,
-            "inner": self.inner.sequence if own is None else own["inner"],
-            "inner_map": self.inner.map,
-        }
+        sequence = self.inner.sequence if own is None else own["inner"]
+        # The lists are equal, but what is written is counted once.
+        tokens = self._vocabulary.tokens if self.map is None and self.inner.map is None else None
+        apart = None if tokens is None else tokens.apart()
+        return _core.Drafter.model(sequence, window=self.window, tokens=apart, map=self.inner.map)
 
     def forget(self) -> None:
         """See the base class."""
@@ -157,11 +160,12 @@ def draft_of(
 class FileModel(DrawingKind):
     """The kind of draft that is a model loaded for this target."""
 
+    role = "model"
     takes = _OF_A_MODEL | {"draft_kwargs"}
-    drafter = ModelDraft.drafter
 
     def __init__(self, options: DraftOptions) -> None:
         super().__init__(options)
+        self.opened_with = options.opened_with
         self._inner = _inner_of(options)
 
     @classmethod
@@ -181,7 +185,7 @@ class FileModel(DrawingKind):
                 return draft_of(target, model, self.options, inner, **more)
 
     def _load(self, path: str, target: Model, loader: Loader) -> Loaded:
-        own = self.options.opened_with
+        own = dict(self.opened_with)
         check_opening(path, own)
         if not have_same_tokens(
             target.settings.path, path
@@ -214,8 +218,8 @@ class FileModel(DrawingKind):
 class LentModel(DrawingKind):
     """The kind of draft that is an open model of the user's. Its owner frees it."""
 
+    role = "model"
     takes = _OF_A_MODEL
-    drafter = ModelDraft.drafter
 
     @classmethod
     def is_meant(cls, given: Any) -> bool:
@@ -238,7 +242,7 @@ def borrowed(given: Any) -> Model:
     Raises:
         TypeError: the object's class has registered none.
     """
-    raise_no_draft(given)
+    raise TypeError(type(given))
 
 
 def _mask_of(given: int | None, model: Model) -> int | None:
@@ -289,20 +293,21 @@ def _inner_of(options: DraftOptions) -> str | None:
         None if it has none, or looks up.
 
     Raises:
-        ModelNotFoundError: there is no such file.
-        ValueError: it is neither a model nor ``"lookup"``, or a mask token was given, too.
+        ModelNotFoundError: it is neither ``"lookup"`` nor a file.
+        ValueError: it is no model, or a mask token was given, too.
     """
     given = options.inner
     _require_one(options.draft_mask_token, given)
     if given in (None, LOOKUP):
         return None
-    if not isinstance(given, (str, os.PathLike)) or given in ("auto", "mtp", LOOKAHEAD):
-        raise ValueError(
+    try:
+        path = catalog.resolve(os.fsdecode(given))
+        require_gguf(path)
+    except (TypeError, catalog.ModelNotFoundError) as error:
+        raise catalog.ModelNotFoundError(
             f"draft_kwargs={{'draft_model': {given!r:.100}}}: a draft model's own draft can only be 'lookup', or a "
-            "smaller model"
-        )
-    path = catalog.resolve(os.fsdecode(given))
-    require_gguf(path)
+            f"smaller model, and {error}"
+        ) from None
     if is_head(*read_whole_header(path)):
         raise ValueError(f"{path} is a head: a draft model's own draft can only be 'lookup', or a smaller model")
     return path

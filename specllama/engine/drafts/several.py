@@ -13,11 +13,8 @@ from specllama import _core
 from specllama.engine.hidden import Hidden
 from specllama.engine.model import Model
 
-from .draft import GRAMMAR, LOOKUP, Draft, DraftKind, DrawingDraft, DrawingKind, Loader, Sequences
+from .draft import Draft, DraftKind, DrawingDraft, DrawingKind, Loader, Sequences
 from .draft_options import DraftOptions
-
-_HEADS, _MODEL = ("head", "block_head", "state_head"), "model"
-"""The native drafters that may stand in a list: one of the first ones, and the other."""
 
 
 class Together(Draft):
@@ -58,13 +55,10 @@ class Together(Draft):
         with self.both[0].kept(), self.both[1].kept():
             yield
 
-    def loop(
-        self, target: _core.Sequence, own: Sequences | None = None, scheduler: _core.Scheduler | None = None
-    ) -> _core.Speculator:
+    def drafters(self, own: Sequences | None = None) -> list[_core.Drafter]:
         """See the base class."""
-        parts = {name: part for draft in self.both for name, part in draft.parts(own).items()}
-        drafters = [GRAMMAR, LOOKUP, *(draft.drafter for draft in self.both)]
-        return _core.Speculator(target, drafters, corpus=self._corpus, scheduler=scheduler, **parts)
+        drawers = [draft.drawer(own) for draft in self.both]
+        return [_core.Drafter.grammar(), _core.Drafter.lookup(self._corpus), *drawers]
 
     def notice_closing(self) -> None:
         """See the base class."""
@@ -107,9 +101,8 @@ class HeadAndModel(DraftKind):
     def __init__(self, options: DraftOptions, kinds: Sequence[type[DraftKind]], given: Sequence[Any]) -> None:
         super().__init__(options)
         both = [(kind, one) for kind, one in zip(kinds, given, strict=True) if issubclass(kind, DrawingKind)]
-        both.sort(key=lambda of_one: of_one[0].drafter == _MODEL)
-        drafters = [kind.drafter for kind, _ in both]
-        if len(given) > len(both) or drafters not in [[head, _MODEL] for head in _HEADS]:
+        both.sort(key=lambda of_one: of_one[0].role)
+        if len(given) > len(both) or [kind.role for kind, _ in both] != ["head", "model"]:
             raise ValueError(
                 f"draft_model={[*given]!r:.200} must be a head (or 'mtp') and a smaller model, if it is a list. Lookup "
                 "is used beside any draft, and need not stand in it"
@@ -121,6 +114,7 @@ class HeadAndModel(DraftKind):
         self._both = [
             kind(options.of(one, takes)) for (kind, one), takes in zip(both, (of_head, of_model), strict=True)
         ]
+        self.opened_with = self._both[1].opened_with
 
     def shown(self, target: str) -> Hidden | None:
         """See the base class."""

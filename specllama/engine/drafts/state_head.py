@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +13,11 @@ from specllama.engine.hidden import FINAL, Hidden, shown_layers
 from specllama.engine.model import Model
 from specllama.engine.states import require_computed
 from specllama.models.gguf_values import StoredTensor, parts_of, read_whole_header
-from specllama.models.state_head_file import StateHeadFile, mapped, read_state_head
+from specllama.models.state_head_file import StateHeadFile, mapped
 
-from .draft import DrawingDraft, DrawingKind, Loader, Sequences
+from .draft import DrawingDraft, Loader, Sequences
 from .draft_options import TEXT
-from .head import require_fit
+from .head import HeadInFile
 
 _DIMENSIONS = 2
 _EMBEDDINGS = "token_embd.weight"
@@ -34,8 +33,6 @@ class StateHeadDraft(DrawingDraft):
         path: the head's file.
     """
 
-    drafter = "state_head"
-
     def __init__(self, target: Model, head: _core.StateHead, corpus: npt.NDArray[np.int32], path: str) -> None:
         super().__init__(path, target.why_no_rollback, corpus)
         self._head = head
@@ -50,21 +47,16 @@ class StateHeadDraft(DrawingDraft):
         """See the base class."""
         return {"head": None}
 
-    def parts(self, own: Sequences | None) -> dict[str, Any]:
+    def drawer(self, own: Sequences | None) -> _core.Drafter:
         """See the base class."""
-        return {"state_head": self._head}
+        return _core.Drafter.state_head(self._head)
 
 
-class StateHeadInFile(DrawingKind):
+class StateHeadInFile(HeadInFile[StateHeadFile]):
     """The kind of draft that is a Medusa, Hydra or blockwise head in a file."""
 
+    form = StateHeadFile
     takes = TEXT
-    drafter = StateHeadDraft.drafter
-
-    @classmethod
-    def is_meant(cls, given: object) -> bool:
-        """See the base class."""
-        return isinstance(given, str) and read_state_head(given) is not None
 
     def shown(self, target: str) -> Hidden:
         """See the base class."""
@@ -72,12 +64,11 @@ class StateHeadInFile(DrawingKind):
 
     def open(self, target: Model, loader: Loader) -> StateHeadDraft:
         """See the base class. The whole file is checked before anything is generated."""
-        file = read_state_head(self.options.draft_model)
-        assert file is not None
-        require_fit(target, file, self.shown(target.settings.path))
-        file.require_vocabulary(target.settings.path)
+        self.require_fit(target)
+        self.file.require_vocabulary(target.settings.path)
         require_computed(target)
-        return StateHeadDraft(target, native_head(file, target.settings.path), self.corpus(target, loader), file.path)
+        head = native_head(self.file, target.settings.path)
+        return StateHeadDraft(target, head, self.corpus(target, loader), self.file.path)
 
 
 def native_head(file: StateHeadFile, target: str) -> _core.StateHead:

@@ -1,4 +1,6 @@
-// Heads that llama.cpp does not compute. They are made of arrays of bytes, as a file has them.
+// Drafts with a head that llama.cpp does not compute. It is made of arrays of bytes, as a file has them.
+#include "drafters/state_head.hpp"
+
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -11,9 +13,8 @@
 #include <vector>
 
 #include "bindings/arrays.hpp"
-#include "bindings/bindings.hpp"
+#include "bindings/drafters.hpp"
 #include "bindings/python_calls.hpp"
-#include "heads/state_head.hpp"
 
 namespace py = pybind11;
 
@@ -64,10 +65,10 @@ std::vector<Linear> copies(const std::vector<std::shared_ptr<Linear>> & given) {
 
 using Layers = std::vector<std::pair<std::shared_ptr<Linear>, std::shared_ptr<Linear>>>;
 
-std::shared_ptr<StateHead> make_state_head(std::size_t n_embd, std::size_t n_vocab, const std::vector<Layers> & places,
-                                           const std::vector<std::shared_ptr<Linear>> & hidden,
-                                           const std::vector<std::shared_ptr<Linear>> & outputs, const Tokens & tokens,
-                                           const std::shared_ptr<Rows> & embeddings) {
+std::shared_ptr<StateHead> make_head(std::size_t n_embd, std::size_t n_vocab, const std::vector<Layers> & places,
+                                     const std::vector<std::shared_ptr<Linear>> & hidden,
+                                     const std::vector<std::shared_ptr<Linear>> & outputs, const Tokens & tokens,
+                                     const std::shared_ptr<Rows> & embeddings) {
     StateHead::Parts parts;
     parts.n_embd = n_embd;
     parts.n_vocab = n_vocab;
@@ -105,7 +106,7 @@ py::array_t<float> say(const StateHead & self, const Floats & state, const Token
 
 }  // namespace
 
-void bind_heads(py::module_ & module) {
+void bind_state_head_drafter(py::module_ & module, DrafterClass & drafter) {
     module.def("bytes_of_row", &bytes_of_row, py::arg("type"), py::arg("columns"),
                "Returns how many bytes a matrix row of `columns` values has. type: the type's number in GGUF files.");
     py::class_<Matrix, std::shared_ptr<Matrix>>(module, "Matrix", "A matrix of a head, in the type of its file.")
@@ -117,10 +118,13 @@ void bind_heads(py::module_ & module) {
         .def(py::init(&make_linear), py::arg("weight"), py::arg("bias") = py::none());
     py::class_<StateHead, std::shared_ptr<StateHead>>(module, "StateHead",
                                                       "A head that reads the target's final state.")
-        .def(py::init(&make_state_head), py::kw_only(), py::arg("n_embd"), py::arg("n_vocab"), py::arg("places"),
+        .def(py::init(&make_head), py::kw_only(), py::arg("n_embd"), py::arg("n_vocab"), py::arg("places"),
              py::arg("hidden"), py::arg("outputs"), py::arg("tokens"), py::arg("embeddings") = nullptr)
         .def_property_readonly("size", &StateHead::size)
         .def("say", &say, py::arg("state"), py::arg("tokens"), py::arg("first"), py::arg("count"));
+    drafter.def_static(
+        "state_head", [](std::shared_ptr<StateHead> head) { return make_state_head(std::move(head)); },
+        py::arg("head"));
 }
 
 }  // namespace specllama

@@ -1,0 +1,26 @@
+// What each drafter is made of, for Python: a static method of the class Drafter for each line of the table in
+// drafters/source.hpp, in a file of its own.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <utility>
+
+#include "drafters/drafter.hpp"
+
+namespace specllama {
+
+using DrafterClass = pybind11::class_<Drafter, std::shared_ptr<Drafter>>;
+
+#define SPECLLAMA_BIND(name, origin, summary) \
+    void bind_##name##_drafter(pybind11::module_ & module, DrafterClass & drafter);
+SPECLLAMA_DRAFTERS(SPECLLAMA_BIND)
+#undef SPECLLAMA_BIND
+
+template <typename Kind, typename... Parts>
+std::shared_ptr<Drafter> made(Parts... parts) {
+    return std::make_shared<Kind>(std::move(parts)...);
+}
+
+}  // namespace specllama

@@ -1,0 +1,79 @@
+// What heads share that read the target's hidden states into a memory of their own.
+#include "drafters/reading_head.hpp"
+
+#include <utility>
+
+#include "llama/errors.hpp"
+
+namespace specllama {
+
+ReadingHead::ReadingHead(Source source, std::shared_ptr<Sequence> sequence, std::size_t window, std::size_t most,
+                         std::size_t behind)
+    : DrawingDrafter(source),
+      own_(std::move(sequence)),
+      kept_(own_->decoder().n_features()),
+      window_(window > 0 ? std::min(window, most) : most),
+      behind_(behind) {}
+
+void ReadingHead::observe(const DecodedBatch & batch) {
+    kept_.forget(batch.unchanged);
+    if (batch.states != nullptr) {
+        kept_.append(batch.first, batch.states, batch.count);
+    }
+    size_ = batch.history.size();
+    take_text(batch.history);
+    // The text changes after `unchanged` tokens. Its last token is decoded when a draft begins.
+    std::size_t held = std::min({num_true(), batch.unchanged - std::min(batch.unchanged, begin_ + behind_),
+                                 num_common(text_, own_->tokens()), text_.empty() ? 0 : text_.size() - 1});
+    if (held == 0 || kept_.first() > begin_ + held) {
+        begin_ = kept_.first();
+        held = 0;
+    }
+    if (size_ > begin_ + 1 + window_) {
+        begin_ = std::max({begin_, kept_.first(), size_ - 1 - std::max<std::size_t>(1, window_ / 2)});
+        held = 0;
+    }
+    take_text(batch.history);
+    own_->keep(held);
+}
+
+void ReadingHead::take_text(const std::vector<int32_t> & history) {
+    const std::size_t first = std::min(begin_ + behind_, history.size());
+    text_.assign(history.begin() + static_cast<std::ptrdiff_t>(first), history.end());
+}
+
+void ReadingHead::finish(const std::vector<int32_t> &) {
+    if (!own_->decoder().is_open()) {
+        return;
+    }
+    try {
+        const Decoder::Use in_use(own_->decoder());
+        own_->keep(num_true());
+    } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
+        // Another target uses the head by now, and has set what its memory holds.
+    }
+}
+
+std::size_t ReadingHead::catch_up() {
+    const std::size_t ready = std::min(text_.empty() ? 0 : text_.size() - 1, num_ready());
+    const std::size_t left = ready - std::min(ready, num_held());
+    const std::size_t count = std::min(left, decoding_->chunk(own_->decoder()));
+    if (count > 0) {
+        read(count);
+    }
+    return left - count;
+}
+
+double ReadingHead::decode(const Sequence::Addition & addition) {
+    const double before = own_->decode_seconds();
+    decoding_->decode(addition);
+    return own_->decode_seconds() - before;
+}
+
+void ReadingHead::report(std::size_t count, double seconds) const {
+    if (costs_ != nullptr && own_->decoder().was_warm()) {
+        costs_->observe(count, seconds);
+    }
+}
+
+}  // namespace specllama

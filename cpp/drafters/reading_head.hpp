@@ -1,0 +1,74 @@
+// What heads share that read the target's hidden states into a memory of their own.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "drafters/drafter.hpp"
+#include "drafters/kept_states.hpp"
+#include "pacing/cost_model.hpp"
+
+namespace specllama {
+
+// The memory holds entries made from the target's states, for a token of the text and all later ones. There are no
+// states for tokens that the target's memory held before: the head's text begins after them.
+class ReadingHead : public DrawingDrafter {
+public:
+    void begin(const Task & task) override { decoding_ = &task.decoding; }
+    void observe(const DecodedBatch & batch) override;
+    void finish(const std::vector<int32_t> & history) override;
+    std::size_t state_size() const override { return own_->decoder().n_features(); }
+    std::vector<Sequence *> sequences() const override { return {own_.get()}; }
+
+    std::size_t missing() const override { return text_.size() - std::min(text_.size(), num_held()); }
+    std::size_t n_batch() const override { return own_->decoder().n_batch(); }
+    std::size_t catch_up() override;
+    void report_to(CostModel * costs) override { costs_ = costs; }
+    double decode_seconds() const override { return own_->decode_seconds(); }
+    std::size_t num_decoded() const override { return own_->num_decoded(); }
+
+protected:
+    // window: the most tokens of the text that the memory holds; 0: `most`. behind: how many tokens after the state
+    // of an entry its token is.
+    ReadingHead(Source source, std::shared_ptr<Sequence> sequence, std::size_t window, std::size_t most,
+                std::size_t behind);
+
+    // Puts the next tokens of the text into the memory, and draws nothing.
+    virtual void read(std::size_t count) = 0;
+    // How many tokens of the memory were read with the target's states.
+    virtual std::size_t num_true() const { return num_held(); }
+
+    Sequence & own() const { return *own_; }
+    std::size_t size() const { return size_; }  // of the whole text
+    // The text that the memory is to hold.
+    const std::vector<int32_t> & text() const { return text_; }
+    std::size_t num_held() const { return own_->tokens().size(); }
+    // The target's states for text()[place] and later tokens.
+    const float * states_at(std::size_t place) const { return kept_.at(begin_ + place); }
+    // How many tokens of the text have such states.
+    std::size_t num_ready() const { return kept_.end() - std::min(kept_.end(), begin_); }
+    // Whether the state of the last token but one is there, from which the first token is drawn.
+    bool is_ready() const { return kept_.end() + 1 >= size_ && !text_.empty(); }
+    // Returns the seconds that the decode took.
+    double decode(const Sequence::Addition & addition);
+    // Reports what a decode of `count` tokens costs.
+    void report(std::size_t count, double seconds) const;
+
+private:
+    void take_text(const std::vector<int32_t> & history);
+
+    std::shared_ptr<Sequence> own_;
+    KeptStates kept_;
+    std::size_t window_;
+    std::size_t behind_;
+    Decoding * decoding_ = nullptr;  // of this generation
+    CostModel * costs_ = nullptr;
+    std::size_t begin_ = 0;      // the position of the memory's first state
+    std::vector<int32_t> text_;  // the tokens from begin_ + behind_ on
+    std::size_t size_ = 0;
+};
+
+}  // namespace specllama
