@@ -172,12 +172,12 @@ ALONE = ("conversation", "llm_plugin", "ray")
 """Modules at the top that do so."""
 PUBLIC = (
     "specllama",
-    *(f"specllama.{room}" for room in ("chat", "drop_in", "engine", "grammars", "models", "prompts")),
+    *(f"specllama.{room}" for room in ("chat", "drop_in", "engine", "grammars", "many", "models", "prompts")),
 )
 """What they may take of these rooms is what they export. Modules at the top are what users import, and backend/ is
 about processes and the machine: of them they may take all that has no underscore."""
-HOUSES = re.compile(r"specllama\.((batch|commands|evidence|server|training)\b|many\.)")
-"""What is no part of the core. Of several texts no door exports anything yet."""
+HOUSES = re.compile(r"specllama\.(batch|commands|evidence|server|training)\b")
+"""What is no part of the core."""
 INSIDE = ("account", "slot")
 """What an Engine has for the rooms inside. It has no underscore, for they are several."""
 

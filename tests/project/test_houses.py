@@ -1,0 +1,59 @@
+"""A house may be taken away: the core does not need the server and its kind, nor measuring and training."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pages import ROOT
+
+import specllama
+
+HOUSES = {
+    "serve": ("batch", "chat", "conversation.py", "llm_plugin.py", "ray.py", "server"),
+    "lab": ("cli.py", "commands", "evidence", "prompts", "training"),
+}
+CORE = (
+    *("engine/test_engine.py", "engine/test_opening.py", "loop/test_memory_kinds.py", "many/test_many_prompts.py"),
+    *("drafts/test_head_and_model.py", "drop_in/test_saved_states.py", "grammars/test_gbnf.py"),
+)
+"""Some of the core's tests, of each of its rooms."""
+WITHOUT_CHATS = "not chat"
+
+
+@pytest.fixture(params=HOUSES)
+def core(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The folder of a copy of the package in which a house is missing. Nothing is found in the installed package."""
+    package = tmp_path / "specllama"
+    shutil.copytree(Path(specllama.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for extension in (Path(path).glob("_core*.so") for path in specllama.__path__):
+        for file in extension:
+            shutil.copy(file, package)
+    for name in HOUSES[request.param]:
+        path = package / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    start = package / "__init__.py"
+    text = start.read_text(encoding="utf-8")
+    assert "__path__ = extend_path(__path__, __name__)\n" in text
+    start.write_text(text.replace("__path__ = extend_path(__path__, __name__)\n", ""), encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.long
+def test_the_cores_tests_pass_without_a_house(core: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-pno:cacheprovider", "-m", "not long", "-k", WITHOUT_CHATS]
+        + [str(ROOT / "tests" / name) for name in CORE],
+        cwd=core,
+        env={**os.environ, "PYTHONPATH": str(core)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert int(re.findall(r"(\d+) passed", done.stdout)[-1]) > 50
