@@ -13,13 +13,14 @@ import pytest
 from pages import ROOT
 
 import specllama
+from specllama import _core
 
 HOUSES = {
     "serve": ("batch", "chat", "conversation.py", "llm_plugin.py", "ray.py", "server"),
     "lab": ("cli.py", "commands", "evidence", "prompts", "training"),
 }
 CORE = (
-    *("engine/test_engine.py", "engine/test_opening.py", "loop/test_memory_kinds.py", "many/test_many_prompts.py"),
+    *("engine/test_engine.py", "engine/test_kept_texts.py", "loop/test_memory_kinds.py", "many/test_many_prompts.py"),
     *("drafts/test_head_and_model.py", "drop_in/test_saved_states.py", "grammars/test_gbnf.py"),
 )
 """Some of the core's tests, of each of its rooms."""
@@ -31,9 +32,7 @@ def core(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The folder of a copy of the package in which a house is missing. Nothing is found in the installed package."""
     package = tmp_path / "specllama"
     shutil.copytree(Path(specllama.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    for extension in (Path(path).glob("_core*.so") for path in specllama.__path__):
-        for file in extension:
-            shutil.copy(file, package)
+    shutil.copy(_core.__file__, package)
     for name in HOUSES[request.param]:
         path = package / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
