@@ -106,6 +106,7 @@ def acceptance(make_llama: MakeLlama, model: Path, draft: Path, texts: list[Text
     return stats.num_accepted_tokens / stats.num_draft_tokens
 
 
+@pytest.mark.long  # test_pard.py has the same of a small model that learns masks besides
 def test_it_is_right_more_often(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, cache: Path) -> None:
     model, small = pair(tiny_files, tmp_path)
     budget = Budget(tokens=12_000, answer=64, parallel=4)
