@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import signal
@@ -66,7 +67,10 @@ def serve(
         KeyboardInterrupt: the server was ended by Ctrl-C.
     """
     server = _Server(configured(app), {app.state.worker, app.state.embedding_worker}, say, begun)
-    server.run(sockets=[bound])
+    try:
+        server.run(sockets=[bound])
+    except asyncio.CancelledError:  # asyncio forgets a Ctrl-C that comes as it begins to listen to signals
+        raise KeyboardInterrupt from None
     if server.interrupted:
         raise KeyboardInterrupt
 
