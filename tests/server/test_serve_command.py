@@ -70,6 +70,24 @@ def test_it_listens_when_it_says_so(make_llama: MakeLlama) -> None:
     assert connected.is_set()
 
 
+@has_signals
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio listened to no signals")
+def test_ctrl_c_as_it_begins_to_listen_to_signals(make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:
+    """asyncio has set its handler, and not yet the number of signals that it has heard."""
+    before = signal.signal
+
+    def late(number: int, handler: Any) -> Any:
+        was = before(number, handler)
+        if number == signal.SIGINT and getattr(handler, "func", None) is not None:
+            signal.raise_signal(number)
+        return was
+
+    monkeypatch.setattr(signal, "signal", late)
+    app = server.create_app(make_llama(), name="tiny")
+    with contextlib.closing(server.bound_socket("127.0.0.1", 0)) as bound, pytest.raises(KeyboardInterrupt):
+        server.serve(app, bound)
+
+
 @contextlib.contextmanager
 def unfinished(url: str) -> Iterator[socket.socket]:
     """A request that has sent one byte of its body, and is being read."""
