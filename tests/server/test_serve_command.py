@@ -70,22 +70,27 @@ def test_it_listens_when_it_says_so(make_llama: MakeLlama) -> None:
     assert connected.is_set()
 
 
+@pytest.mark.parametrize("which", [1, 2])
 @has_signals
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio listened to no signals")
-def test_ctrl_c_as_it_begins_to_listen_to_signals(make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:
-    """asyncio has set its handler, and not yet the number of signals that it has heard."""
-    before = signal.signal
+def test_ctrl_c_as_it_begins_to_listen_to_signals(
+    make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], which: int
+) -> None:
+    """Each time that a handler is set: the server ends as it does later."""
+    given, heard = signal.signal, 0
 
     def late(number: int, handler: Any) -> Any:
-        was = before(number, handler)
-        if number == signal.SIGINT and getattr(handler, "func", None) is not None:
+        nonlocal heard
+        before = given(number, handler)
+        heard += number == signal.SIGINT
+        if number == signal.SIGINT and heard == which:
             signal.raise_signal(number)
-        return was
+        return before
 
     monkeypatch.setattr(signal, "signal", late)
     app = server.create_app(make_llama(), name="tiny")
     with contextlib.closing(server.bound_socket("127.0.0.1", 0)) as bound, pytest.raises(KeyboardInterrupt):
         server.serve(app, bound)
+    assert capfd.readouterr().err == ""
 
 
 @contextlib.contextmanager
