@@ -195,7 +195,7 @@ def _server(pair: tuple[str, ...], rounds: int) -> int:
 
         client.start()
         was = interruption.of(_ended(serve, interruption))
-        for llm in [one for one in gc.get_objects() if isinstance(one, specllama.Llama)]:
+        for llm in [one for one in gc.get_objects() if type(one) is specllama.Llama]:
             llm.close()  # FastAPI's caches keep it, and Ctrl-C may have come while it was closed: the process would end
         ended.set()
         client.join(_SECONDS)
