@@ -7,7 +7,8 @@ import ctypes
 import signal
 import socket
 import sys
-from collections.abc import Callable, Collection
+import threading
+from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 
 import uvicorn
@@ -66,9 +67,27 @@ def serve(
         KeyboardInterrupt: the server was ended by Ctrl-C.
     """
     server = _Server(configured(app), {app.state.worker, app.state.embedding_worker}, say, begun)
-    server.run(sockets=[bound])
+    with _heard_by(server.handle_exit):
+        server.run(sockets=[bound])
     if server.interrupted:
         raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _heard_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """A block in which signals go to a handler.
+
+    uvicorn sets it, too, but later. Until then asyncio would hear Ctrl-C, and cancel what has begun, with a traceback.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only that one can set handlers
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, one in before.items():
+            signal.signal(number, one)
 
 
 def configured(app: FastAPI) -> uvicorn.Config:

@@ -24,7 +24,7 @@ from interrupts import Interruption
 
 PROMPT = "the cat"
 _KEPT = 100_000  # bytes that Python and llama.cpp may keep after a use; a context of these models takes more
-_HANGS = 120.0  # seconds of a use
+_HANGS = 300.0  # seconds of a use
 _PATIENCE = 5.0  # seconds
 _OPTIONS: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1}
 
@@ -135,14 +135,14 @@ def interrupt_each(run: Callable[[Interruption], bool], rounds: int, *, within: 
         The number of interruptions.
     """
     for _ in range(3):
+        faulthandler.dump_traceback_later(_HANGS, exit=True)
         longest = Interruption(sys.maxsize, within)
         assert not run(longest)
     gc.collect()
     gc.freeze()  # what is there now needs no collecting: that would take most of the time
     drawn = random.Random(f"{os.environ.get('SPECLLAMA_SEED', '')} {longest.num_places}")
     count, lost, places = 0, 0, range(1, longest.num_places + 1)
-    faulthandler.dump_traceback_later(_HANGS, exit=True)  # has a thread
-    before, threads = _bytes_in_use(), _num_threads(sys.maxsize)
+    before, threads = _bytes_in_use(), _num_threads(sys.maxsize)  # that of faulthandler included
     for number in places if len(places) <= rounds else sorted(drawn.sample(places, rounds)):
         interruption = Interruption(number, within)
         faulthandler.dump_traceback_later(_HANGS, exit=True)

@@ -70,6 +70,29 @@ def test_it_listens_when_it_says_so(make_llama: MakeLlama) -> None:
     assert connected.is_set()
 
 
+@pytest.mark.parametrize("which", [1, 2])
+@has_signals
+def test_ctrl_c_as_it_begins_to_listen_to_signals(
+    make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], which: int
+) -> None:
+    """Each time that a handler is set: the server ends as it does later."""
+    given, heard = signal.signal, 0
+
+    def late(number: int, handler: Any) -> Any:
+        nonlocal heard
+        before = given(number, handler)
+        heard += number == signal.SIGINT
+        if number == signal.SIGINT and heard == which:
+            signal.raise_signal(number)
+        return before
+
+    monkeypatch.setattr(signal, "signal", late)
+    app = server.create_app(make_llama(), name="tiny")
+    with contextlib.closing(server.bound_socket("127.0.0.1", 0)) as bound, pytest.raises(KeyboardInterrupt):
+        server.serve(app, bound)
+    assert capfd.readouterr().err == ""
+
+
 @contextlib.contextmanager
 def unfinished(url: str) -> Iterator[socket.socket]:
     """A request that has sent one byte of its body, and is being read."""
