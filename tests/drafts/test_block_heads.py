@@ -15,10 +15,10 @@ import pytest
 import tiny_models as tiny
 import uses
 from block_heads import CANDIDATES, KINDS, Feeding, Flash, fitted_block_head, weights_of, write_block_head
-from engine import Engine
 from exact import EXACT_CACHE
-from fresh import RULES, assert_texts_of_plain_decoding, text_of
-from test_engine_statistics import VOCAB, Scorer, assert_drafted_sequences_are_the_targets
+from fresh import text_of
+from heads import Headed
+from test_engine_statistics import VOCAB
 from test_heads import LETTERS, LONG
 from test_scheduler import prompts
 from transcribed import forward
@@ -56,19 +56,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-class Headed(Engine):
+class Drafting(Headed):
     """A loop whose head is alone, and which keeps what it drafts."""
 
-    def __init__(self, target: Path, head: Path, **options: Any) -> None:
-        settings: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **EXACT_CACHE}
-        self.llm = specllama.Llama(str(target), draft_model=str(head), **settings, **options)
-        assert self.llm.engine.draft is not None
-        self.target, self.draft = self.llm.engine.model.sequence, self.llm.engine.draft.sequence
-        self.speculator = _core.Speculator(self.target, [_core.Drafter.block_head(self.draft)])
-        self.rounds = []
-
-    def close(self) -> None:
-        self.llm.close()
+    def __init__(self, target: Path, head: Path) -> None:
+        super().__init__(target, head, _core.Drafter.block_head)
 
     def drafts(self, prompt: list[int], most: int, count: int) -> list[tuple[list[int], list[int]]]:
         """What is drafted, and emitted, in so many rounds behind a prompt."""
@@ -135,7 +127,7 @@ def test_it_is_fed_as_llama_cpp_feeds_it(
     """
     head = letters_head(tmp_path, kind, variant)
     oracle = Feeding(tiny_files.letters_deep, head, CANDIDATES if kind == "dflash2" else 0)
-    engine = Headed(tiny_files.letters_deep, head)
+    engine = Drafting(tiny_files.letters_deep, head)
     whole = kind != "dflash"
     drafts, num_near = [], 0
     for prompt in some_prompts(12):
@@ -160,7 +152,7 @@ def test_it_says_what_was_published(tiny_files: TinyFiles, tmp_path: Path) -> No
     """As a transcription of the paper, by another hand: it and llama.cpp's graph are one function."""
     target = tiny.llama_weights(LETTER, 1, **LETTERS)
     head, weights = letters_head(tmp_path, "dflash"), fitted("dflash", letters=True)
-    flash, engine = Flash(weights), Headed(tiny_files.letters_deep, head)
+    flash, engine = Flash(weights), Drafting(tiny_files.letters_deep, head)
     for prompt in some_prompts(30):
         text = list(prompt)
         for drafted, emitted in engine.drafts(prompt, 7, 3):
@@ -174,7 +166,7 @@ def test_it_says_what_was_published(tiny_files: TinyFiles, tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_decoded(tiny_files: TinyFiles, tmp_path: Path, kind: str) -> None:
     """A round reads the states of the last one's tokens, and one block; the memory holds nothing but the text."""
-    engine = Headed(tiny_files.letters_deep, letters_head(tmp_path, kind))
+    engine = Drafting(tiny_files.letters_deep, letters_head(tmp_path, kind))
     assert engine.draft is not None
     engine.begin([1, 3, 4, 5], gamma=4, temperature=0.0)
     width = 5 if kind == "dflash" else blocks.SIZE
@@ -187,34 +179,6 @@ def test_what_is_decoded(tiny_files: TinyFiles, tmp_path: Path, kind: str) -> No
         assert engine.draft.tokens().tolist() == before[:-1]
         decoded, added = now, emitted
     engine.close()
-
-
-@pytest.mark.statistics
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("chain", ["T=1", "default", "penalties and bias"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_sequences_have_the_distribution_of_the_target(
-    tiny_files: TinyFiles, tmp_path: Path, deep_scorer: Scorer, kind: str, chain: str, rule: str
-) -> None:
-    engine = Headed(tiny_files.letters_deep, letters_head(tmp_path, kind))
-    assert_drafted_sequences_are_the_targets(engine, deep_scorer, chain, rule)
-    engine.close()
-
-
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("window", [None, 6])
-@pytest.mark.parametrize("kind", KINDS)
-def test_greedy_and_seeded_texts_are_those_of_plain_decoding(
-    make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, kind: str, window: int | None, rule: str
-) -> None:
-    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
-    llm = make_llama(tiny_files.deep, words_head(tmp_path, kind), draft_window=window, verify=rule, **EXACT_CACHE)
-    assert_texts_of_plain_decoding(llm, plain, rule, [LONG, "a dog", LONG + " no fox"], [1, 5, 20, "auto"])
-    by_head = llm.total_stats.per_drafter["block_head"]
-    assert by_head.num_draft_tokens > 500
-    assert by_head.num_accepted_tokens > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -244,22 +208,6 @@ def test_other_targets(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: P
         assert text_of(llm, prompt, temperature=0.9) == text_of(plain, prompt, temperature=0.9)
         assert llm.stats.fallback_reason is None
         assert llm.stats.per_drafter["block_head"].num_draft_tokens > 0
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_several_texts(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, kind: str) -> None:
-    """Blocks of several texts are decoded together, beside states of others; some texts give way where it is full."""
-    head = words_head(tmp_path, kind)
-    given = prompts(14, shared=40)
-    sampled: dict[str, Any] = {"max_tokens": 50, "temperature": 0.9, "seed": 3}
-    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
-    expected = [found.text for found in plain.create_completions(given, **sampled)]
-    for options in ({}, {"cache_tokens": 512}, {"num_draft_tokens": "auto"}):
-        llm = make_llama(tiny_files.deep, head, max_parallel=6, **options, **EXACT_CACHE)
-        assert [found.text for found in llm.create_completions(given, **sampled)] == expected
-        stats = llm.total_stats
-        assert "num_draft_tokens" in options or stats.per_drafter["block_head"].num_accepted_tokens > 0
-        assert stats.fallback_reason is None
 
 
 def test_a_head_with_a_sliding_window_drafts_for_one_text(
@@ -300,12 +248,6 @@ def test_near_the_end_of_the_context(make_llama: MakeLlama, tiny_files: TinyFile
 def test_a_context_without_room_for_a_block(tiny_files: TinyFiles, own: dict[str, int], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         specllama.Llama(str(tiny_files.deep), draft_model=str(tiny_files.deep_block), draft_kwargs=own, verbose=False)
-
-
-def test_two_heads_are_too_many(tiny_files: TinyFiles) -> None:
-    both = [str(tiny_files.deep_head), str(tiny_files.deep_block)]
-    with pytest.raises(ValueError, match=r"must be a head .* and a smaller model, if it is a list"):
-        specllama.Llama(str(tiny_files.deep), draft_model=both, verbose=False)
 
 
 MISFITS: dict[str, tuple[dict[str, Any], str]] = {
@@ -418,11 +360,6 @@ def test_flipped_bytes_end_no_process(attempt: Callable[[Path], str], tmp_path: 
         found.append(attempt(tmp_path / "flipped.gguf"))
     kinds = {what.partition(":")[0] for what in found}
     assert kinds <= {"ok", "ValueError", "UnusableFileError"}, found
-
-
-def test_a_block_head_is_no_model(tiny_files: TinyFiles) -> None:
-    with pytest.raises(ValueError, match="is a head, and no model"):
-        specllama.Llama(str(tiny_files.deep_block), n_ctx=64, verbose=False)
 
 
 def test_a_release_without_such_heads() -> None:

@@ -207,9 +207,10 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "arguments of lookup": ("lookup", {"draft_kwargs": {"n_ctx": 64}}, "draft_kwargs is for a draft_model given by"),
     "corpus of a function": (function, {"lookup_corpus": [5]}, "lookup_corpus is for a draft model or"),
     "window of a function": (function, {"draft_window": 5}, "draft_window is for a draft model, or a head"),
-    "two models": (["good", "bad"], {}, r"must be a head \(or 'mtp'\) and a smaller model, if it is a list"),
-    "a function in a list": (["good", function], {}, r"must be a head \(or 'mtp'\) and a smaller model"),
-    "nothing in a list": ([], {}, r"must be a head \(or 'mtp'\) and a smaller model"),
+    "two models": (["good", "bad"], {}, "must be a head and a smaller model, if it is a list"),
+    "a function in a list": (["good", function], {}, "must be a head and a smaller model"),
+    "nothing in a list": ([], {}, "must be a head and a smaller model"),
+    "two heads": (["deep_head", "deep_block"], {}, "must be a head and a smaller model"),
     "vocabulary of a head": ("deep_head", {"draft_vocabulary": 64}, "draft_vocabulary is for a draft model"),
     "mask of a head": ("deep_head", {"draft_mask_token": 5}, "draft_mask_token is for a parallel draft model"),
     "cache of a head": (

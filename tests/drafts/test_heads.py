@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 import pytest
 import tiny_models as tiny
-from engine import Engine, assert_one_round_is_plain
+from engine import Engine
 from exact import EXACT_CACHE
-from fresh import RULES, assert_texts_of_plain_decoding, text_of
-from heads import fitted_head, fitted_mtp
-from test_engine_statistics import VOCAB, Scorer, assert_drafted_sequences_are_the_targets
-from test_scheduler import prompts
+from fresh import text_of
+from heads import Headed, fitted_head, fitted_mtp
+from test_engine_statistics import VOCAB
 from transcribed import Eagle, Mtp, drafted_by_heads
 
 import specllama
@@ -34,30 +33,6 @@ pytestmark = pytest.mark.skipif(
 GAMMA = 4
 LONG = "the cat sat on the dog and " * 8
 LETTERS: dict[str, Any] = {"n_embd": 16, "n_ff": 16, "n_layer": 4, "sharpness": 1.5, "flat_bias": True}
-
-
-PAIRS = {"deep": "deep_head", "mtp": "mtp", "mtp_several": "mtp", "mtp_hybrid": "mtp"}
-
-
-def pair(tiny_files: TinyFiles, kind: str) -> tuple[Path, Path | str]:
-    """A target, and its head."""
-    head = PAIRS[kind]
-    return getattr(tiny_files, kind), head if head == "mtp" else getattr(tiny_files, head)
-
-
-class Headed(Engine):
-    """A loop whose head is alone."""
-
-    def __init__(self, target: Path, head: Path | str) -> None:
-        settings: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **EXACT_CACHE}
-        self.llm = specllama.Llama(str(target), draft_model=str(head), **settings)
-        assert self.llm.engine.draft is not None
-        self.target, self.draft = self.llm.engine.model.sequence, self.llm.engine.draft.sequence
-        self.speculator = _core.Speculator(self.target, [_core.Drafter.head(self.draft)])
-        self.rounds = []
-
-    def close(self) -> None:
-        self.llm.close()
 
 
 @pytest.mark.parametrize("first_alone", [False, True])
@@ -80,7 +55,7 @@ def test_it_is_fed_as_published(
         oracle.close()
         return found
 
-    engine = Headed(tiny_files.letters_deep, path)
+    engine = Headed(tiny_files.letters_deep, path, _core.Drafter.head)
     found = engine.greedy_rounds(VOCAB, GAMMA, 4, first_alone=first_alone)
     engine.close()
     assert found == transcribed(tiny.HEAD_LAYERS)
@@ -95,7 +70,7 @@ def test_mtp_is_fed_as_published(tmp_path: Path, count: int, first_alone: bool) 
     letters = tiny.letter_vocabulary(VOCAB)
     weights = fitted_mtp(letters, 2, first=3, count=count)
     path = tiny.write_mtp(tmp_path / "mtp.gguf", letters, weights, count=count)
-    engine, oracle = Headed(path, "mtp"), Engine(path)
+    engine, oracle = Headed(path, "mtp", _core.Drafter.head), Engine(path)
     layers = [Mtp(weights, i) for i in range(count)] if count > 1 else [Mtp(weights)] * GAMMA
     oracle.draft_by(lambda history, most: drafted_by_heads(layers, weights, history, most))
     found, expected = (loop.greedy_rounds(VOCAB, GAMMA, 4, first_alone=first_alone) for loop in (engine, oracle))
@@ -107,7 +82,7 @@ def test_mtp_is_fed_as_published(tmp_path: Path, count: int, first_alone: bool) 
 
 def test_what_is_decoded(tiny_files: TinyFiles) -> None:
     """A round decodes the last one's tokens with the target's states, and all but the last drafted one."""
-    engine = Headed(tiny_files.letters_deep, tiny_files.letters_head)
+    engine = Headed(tiny_files.letters_deep, tiny_files.letters_head, _core.Drafter.head)
     assert engine.draft is not None
     engine.begin([1, 3, 4, 5], gamma=GAMMA)
     decoded, added = 0, 3  # [3, 4, 5], each with the state of the token before it
@@ -119,39 +94,6 @@ def test_what_is_decoded(tiny_files: TinyFiles) -> None:
         assert engine.draft.tokens().tolist()[: len(before) - 1] == before[1:]
         decoded, added = now, emitted
     engine.close()
-
-
-def test_behind_what_the_memory_holds(tiny_files: TinyFiles) -> None:
-    """Of that there are no states: one round is plain, and then the head reads on from there."""
-    engine = Headed(tiny_files.letters_deep, tiny_files.letters_head)
-    assert_one_round_is_plain(engine, tiny_files.letters_deep, GAMMA)
-    engine.close()
-
-
-@pytest.mark.statistics
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("chain", ["T=1", "default", "penalties and bias"])
-def test_sequences_have_the_distribution_of_the_target(
-    tiny_files: TinyFiles, deep_scorer: Scorer, chain: str, rule: str
-) -> None:
-    engine = Headed(tiny_files.letters_deep, tiny_files.letters_head)
-    assert_drafted_sequences_are_the_targets(engine, deep_scorer, chain, rule)
-    engine.close()
-
-
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("window", [None, 6])
-@pytest.mark.parametrize("kind", PAIRS)
-def test_greedy_and_seeded_texts_are_those_of_plain_decoding(
-    make_llama: MakeLlama, tiny_files: TinyFiles, kind: str, window: int | None, rule: str
-) -> None:
-    path, head = pair(tiny_files, kind)
-    plain = make_llama(path, num_draft_tokens=0, **EXACT_CACHE)
-    llm = make_llama(path, head, draft_window=window, verify=rule, **EXACT_CACHE)
-    assert_texts_of_plain_decoding(llm, plain, rule, [LONG, "a dog", LONG + " no fox"], [1, 5, 20, "auto"])
-    by_head = llm.total_stats.per_drafter["head"]
-    assert by_head.num_draft_tokens > 500
-    assert by_head.num_accepted_tokens > 0 or kind == "mtp_hybrid"  # a random one
 
 
 def test_a_head_that_says_some_tokens(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path) -> None:
@@ -224,33 +166,6 @@ def test_what_it_lacks_is_the_targets(make_llama: MakeLlama, tiny_files: TinyFil
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("kind", ["deep", "mtp", "mtp_several"])
-def test_several_texts(make_llama: MakeLlama, tiny_files: TinyFiles, kind: str) -> None:
-    """Each alone; some of them give way to others where the cache is full."""
-    path, head = pair(tiny_files, kind)
-    given = prompts(14, shared=40)
-    sampled: dict[str, Any] = {"max_tokens": 50, "temperature": 0.9, "seed": 3}
-    plain = make_llama(path, num_draft_tokens=0, **EXACT_CACHE)
-    expected = [found.text for found in plain.create_completions(given, **sampled)]
-    for cache_tokens in (None, 512):
-        llm = make_llama(path, head, max_parallel=6, cache_tokens=cache_tokens, **EXACT_CACHE)
-        assert [found.text for found in llm.create_completions(given, **sampled)] == expected
-        stats = llm.total_stats
-        assert stats.per_drafter["head"].num_accepted_tokens > 0
-        assert stats.fallback_reason is None
-
-
-def test_an_engine_of_ones_own(tiny_files: TinyFiles) -> None:
-    with specllama.Engine.open(
-        tiny_files.deep, tiny_files.deep_head, n_ctx=256, n_threads=1, num_draft_tokens=4
-    ) as engine:
-        tokens = engine.tokenize("the cat sat on")
-        found = [*engine.generate(tokens, max_tokens=30, temperature=0.0)]
-        plain = [*engine.generate(tokens, max_tokens=30, temperature=0.0, num_draft_tokens=0)]
-        assert found == plain
-        assert engine.total_stats.per_drafter["head"].num_draft_tokens > 0
-
-
 @pytest.mark.parametrize(
     ("change", "match"),
     [
@@ -259,7 +174,7 @@ def test_an_engine_of_ones_own(tiny_files: TinyFiles) -> None:
             "reads the inputs of the layers 0, 1, 2, and this target shows those of the layers 1",
         ),
         ({"layers": [1, 2, 4]}, "of the layers 1 to 3"),
-        ({"layers": [1, 2]}, "must name 3 layers"),
+        ({"layers": [1, 2]}, "must name the layers of its target"),
         ({"n_target": 48}, "reads states of 48 numbers, and this one's have 32"),
         ({"tokens": [3, 10**6]}, "drafts tokens from 3 to 1000000"),
         ({"tokens": [-1, 3]}, "drafts tokens from -1 to 3"),
@@ -286,14 +201,14 @@ def test_a_head_that_does_not_fit(tiny_files: TinyFiles, tmp_path: Path, change:
         specllama.Llama(str(tiny_files.deep), draft_model=str(head), n_ctx=64, verbose=False)
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "mtp"])
+@pytest.mark.parametrize("kind", ["deep_head", "deep_block", "deep_medusa", "mtp"])
 def test_a_head_is_no_model(tiny_files: TinyFiles, tmp_path: Path, kind: str) -> None:
     """llama.cpp would end the process."""
     weights = tiny.mtp_weights(tiny.word_vocabulary(), 1)
     kept = {name: matrix for name, matrix in weights.items() if not name.startswith(("blk.0.", "blk.1."))}
     mtp = tiny.write_mtp(tmp_path / "mtp.gguf", tiny.word_vocabulary(), kept)
     with pytest.raises(ValueError, match="is a head, and no model"):
-        specllama.Llama(str(tiny_files.deep_head if kind == "eagle3" else mtp), n_ctx=64, verbose=False)
+        specllama.Llama(str(mtp if kind == "mtp" else getattr(tiny_files, kind)), n_ctx=64, verbose=False)
 
 
 def test_a_target_that_was_opened_without_it(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
@@ -324,15 +239,3 @@ def test_a_model_without_mtp(tmp_path: Path, arch: str, count: int, without: str
 def test_an_architecture_that_is_not_known_is_tried(tiny_files: TinyFiles, model: str, runs: bool) -> None:
     """In a child process: a library may have learned it since."""
     assert tried("engine._mtp_trial", [str(getattr(tiny_files, model))], key={"asked by": "a test"}).ok == runs
-
-
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        ({"draft_kwargs": {"type_k": 1}}, "draft_kwargs of a head may have .*: leave type_k out"),
-        ({"draft_mask_token": 3}, "draft_mask_token is for a parallel draft model"),
-    ],
-)
-def test_arguments_of_another_draft(tiny_files: TinyFiles, arguments: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        specllama.Llama(str(tiny_files.deep), draft_model=str(tiny_files.deep_head), verbose=False, **arguments)

@@ -12,11 +12,12 @@ import llama_cpp
 import numpy as np
 import pytest
 import tiny_models as tiny
-from engine import Engine, assert_one_round_is_plain
+from engine import Engine
 from exact import EXACT_CACHE
-from fresh import RULES, assert_texts_of_plain_decoding, text_of
+from fresh import text_of
+from heads import Headed
 from state_heads import KINDS, PLACES, fitted_state_head, head_weights, place_states, write_state_head
-from test_engine_statistics import VOCAB, Scorer, assert_drafted_sequences_are_the_targets
+from test_engine_statistics import VOCAB
 from test_heads import LETTERS, LONG
 from transcribed import forward
 
@@ -54,18 +55,9 @@ def native(path: Path, target: Path) -> _core.StateHead:
     return native_head(file, str(target))
 
 
-class Headed(Engine):
+def headed(target: Path, head: Path) -> Headed:
     """A loop whose head is alone."""
-
-    def __init__(self, target: Path, head: Path) -> None:
-        settings: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **EXACT_CACHE}
-        self.llm = specllama.Llama(str(target), draft_model=str(head), **settings)
-        self.target, self.draft = self.llm.engine.model.sequence, None
-        self.speculator = _core.Speculator(self.target, [_core.Drafter.state_head(native(head, target))])
-        self.rounds = []
-
-    def close(self) -> None:
-        self.llm.close()
+    return Headed(target, head, lambda _: _core.Drafter.state_head(native(head, target)))
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -125,63 +117,13 @@ def test_it_is_fed_as_published(tiny_files: TinyFiles, tmp_path: Path, kind: str
             tokens.append(max(allowed, key=lambda token: float(logits[token])))
         return tokens[1:]
 
-    engine, oracle = Headed(tiny_files.letters_deep, path), Engine(tiny_files.letters_deep)
+    engine, oracle = headed(tiny_files.letters_deep, path), Engine(tiny_files.letters_deep)
     oracle.draft_by(draft)
     found, expected = (loop.greedy_rounds(VOCAB, GAMMA, 4, first_alone=True) for loop in (engine, oracle))
     engine.close()
     oracle.close()
     assert found == expected
     assert {accepted for accepted, _ in found} >= {0, 1}
-
-
-@pytest.mark.statistics
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("chain", ["T=1", "default", "penalties and bias"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_sequences_have_the_distribution_of_the_target(
-    tiny_files: TinyFiles, deep_scorer: Scorer, tmp_path: Path, kind: str, chain: str, rule: str
-) -> None:
-    path = write_state_head(tmp_path / "head.gguf", kind, LETTER, fitted(kind, letters=True))
-    engine = Headed(tiny_files.letters_deep, path)
-    assert_drafted_sequences_are_the_targets(engine, deep_scorer, chain, rule)
-    engine.close()
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_greedy_and_seeded_texts_are_those_of_plain_decoding(
-    make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, kind: str, rule: str
-) -> None:
-    head = write_state_head(tmp_path / "head.gguf", kind, WORDS, fitted(kind, letters=False))
-    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
-    llm = make_llama(tiny_files.deep, head, verify=rule, **EXACT_CACHE)
-    assert_texts_of_plain_decoding(llm, plain, rule, [LONG, "a dog", LONG + " no fox"], [1, 5, 20, "auto"])
-    by_head = llm.total_stats.per_drafter["state_head"]
-    assert by_head.num_draft_tokens > 300
-    assert by_head.num_accepted_tokens > 0
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_several_texts_at_once(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, kind: str) -> None:
-    head = write_state_head(tmp_path / "head.gguf", kind, WORDS, fitted(kind, letters=False))
-    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
-    llm = make_llama(tiny_files.deep, head, num_draft_tokens=3, max_parallel=3, **EXACT_CACHE)
-    texts = [LONG, "a dog", LONG + " no fox", "the cat"]
-    found = llm.create_completions(texts, max_tokens=24, temperature=0.0)
-    for one in found:
-        expected = plain.create_completion(texts[one.index], max_tokens=24, temperature=0.0)
-        assert one.text == expected["choices"][0]["text"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_behind_what_the_memory_holds(tiny_files: TinyFiles, tmp_path: Path, kind: str) -> None:
-    """Of that there is no state: one round is plain. Behind a prompt that is decoded there is one."""
-    path = write_state_head(tmp_path / "head.gguf", kind, LETTER, fitted(kind, letters=True))
-    engine = Headed(tiny_files.letters_deep, path)
-    assert_one_round_is_plain(engine, tiny_files.letters_deep, GAMMA)
-    engine.close()
 
 
 def test_a_grammar_that_leaves_none_of_its_tokens(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tiny_models as tiny
+from engine import Engine
+from exact import EXACT_CACHE
 from transcribed import Eagle, Mtp, forward
+
+import specllama
+from specllama import _core
 
 _RIDGE = 1e-2
 Matrix = np.ndarray[Any, np.dtype[np.float32]]
@@ -49,3 +56,20 @@ def _fitted(head: Eagle | Mtp, target: tiny.Weights, n_vocab: int, seed: int, fi
         wanted.append(logits[1:])
     x, y = np.concatenate(multiplied), np.concatenate(wanted)
     return np.linalg.solve(x.T @ x + _RIDGE * len(x) * np.eye(x.shape[1]), x.T @ y).T.astype(np.float32)
+
+
+class Headed(Engine):
+    """A loop whose head is alone: the drafter that is made of its sequence."""
+
+    def __init__(self, target: Path, head: Path | str, drafter: Callable[[Any], _core.Drafter]) -> None:
+        settings: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **EXACT_CACHE}
+        self.llm = specllama.Llama(str(target), draft_model=str(head), **settings)
+        draft = self.llm.engine.draft
+        assert draft is not None
+        self.target, self.draft = self.llm.engine.model.sequence, draft.sequence if draft.models else None
+        self.speculator = _core.Speculator(self.target, [drafter(self.draft)])
+        self.rounds = []
+
+    def close(self) -> None:
+        """See the base class."""
+        self.llm.close()

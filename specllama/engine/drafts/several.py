@@ -104,8 +104,8 @@ class HeadAndModel(DraftKind):
         both.sort(key=lambda of_one: of_one[0].role)
         if len(given) > len(both) or [kind.role for kind, _ in both] != ["head", "model"]:
             raise ValueError(
-                f"draft_model={[*given]!r:.200} must be a head (or 'mtp') and a smaller model, if it is a list. Lookup "
-                "is used beside any draft, and need not stand in it"
+                f"draft_model={[*given]!r:.200} must be a head and a smaller model, if it is a list. Lookup is used "
+                "beside any draft, and need not stand in it"
             )
         of_head, of_model = (kind.takes for kind, _ in both)
         if "draft_kwargs" in of_model:
