@@ -32,36 +32,22 @@ Message = dict[str, str]
 """``{"role": "system" | "user" | "assistant", "content": ...}``."""
 
 
+@dataclasses.dataclass(frozen=True)
 class Chat:
     """A chat that is prepared. It may be answered any number of times, by several threads at once.
 
     `prepared` makes it.
-
-    Attributes:
-        without_effect: the names of arguments that have none: fields that the template does not read, and
-            ``keeps_thoughts`` if thoughts are not a text between two marks.
     """
 
-    def __init__(
-        self,
-        llama: EngineLlama,
-        ours: Mapping[str, Any],
-        make_reader: Callable[[], ChatAnswer],
-        *,
-        prompt: ChatPrompt | None,
-        ask: Callable[..., Any],
-        without_effect: Sequence[str],
-    ) -> None:
-        self._llama = llama
-        self._ours = ours
-        self._make_reader = make_reader
-        self._prompt = prompt
-        self._ask = ask
-        self.without_effect = without_effect
-
-    def reader(self) -> ChatAnswer:
-        """What reads an answer. Each answer needs one of its own."""
-        return self._make_reader()
+    reader: Callable[[], ChatAnswer]
+    """Makes what reads an answer. Each answer needs one of its own."""
+    without_effect: Sequence[str]
+    """The names of arguments that have none: fields that the template does not read, and ``keeps_thoughts`` if thoughts
+    are not a text between two marks."""
+    _llama: EngineLlama
+    _ours: Mapping[str, Any]  # arguments that llama_cpp's method does not have
+    _prompt: ChatPrompt | None  # None: a chat handler makes it
+    _ask: Callable[..., Any]  # the completion in the form of chats, or that handler
 
     @functools.cached_property
     def prompt(self) -> ChatPrompt:
@@ -123,7 +109,8 @@ def prepared(llm: BaseLlama, arguments: Mapping[str, Any], *, keeps_thoughts: bo
     ours = {name: given.pop(name) for name in OURS if name in given}
     fields = given_fields(given.pop("chat_template_kwargs", None), given.pop("reasoning_effort", None))
     is_continued, special = given.pop("continue_final_message", None), bool(given.pop("parse_special", False))
-    parallel = given.pop("parallel_tool_calls", None) in (None, True)
+    parallel = given.pop("parallel_tool_calls", None)
+    parallel = parallel is None or bool(parallel)
     given, continued = with_continued(llm, given_to(BaseLlama.create_chat_completion, (), given), is_continued)
     chat = checked_chat(llm, given)
     schemas, of_format = schemas_by_grammar(chat), with_grammar_of_format(chat)
@@ -132,13 +119,8 @@ def prepared(llm: BaseLlama, arguments: Mapping[str, Any], *, keeps_thoughts: bo
         warn_of_fields(llm, fields)
     chat, forced = with_forced_calls(llm, of_format, parallel=parallel)
     thinks = continued is None and may_think(fields)
-    options: dict[str, Any] = {
-        "parallel": parallel,
-        "keeps_thoughts": keeps_thoughts,
-        "may_think": thinks,
-        "schemas": schemas,
-    }
-    reader = functools.partial(ChatAnswer, llm, chat, forced, **options)
+    how: dict[str, Any] = {"parallel": parallel, "keeps_thoughts": keeps_thoughts, "may_think": thinks}
+    reader = functools.partial(ChatAnswer, llm, chat, forced, schemas=schemas, **how)
     handler, read = _handler(llm, chat["messages"]), read_fields(llm, fields)
     formatter, prompt = formatter_of(handler), None
     if formatter is not None:
@@ -151,7 +133,7 @@ def prepared(llm: BaseLlama, arguments: Mapping[str, Any], *, keeps_thoughts: bo
     form = taught_by(template_of(llm))[0]
     keeps_none = keeps_thoughts and form is not None and form.thoughts
     without_effect = [*unread_fields(llm, fields), *(["keeps_thoughts"] if keeps_none else [])]
-    return Chat(llama, ours, reader, prompt=prompt, ask=ask, without_effect=without_effect)
+    return Chat(reader, without_effect, llama, ours, prompt, ask)
 
 
 def _handler(llm: BaseLlama, messages: Any) -> Any:

@@ -125,7 +125,7 @@ def _require_server(survey: Survey) -> None:
 
 
 def _progress_of(arguments: argparse.Namespace, survey: Survey) -> Shown | None:
-    from specllama.many.progress import progress_bar
+    from specllama.many import progress_bar
 
     if arguments.quiet:
         return None

@@ -31,7 +31,7 @@ NOT_FOR_USERS = {
     "C++: a function of ggml": "Python looks first",
     "specllama/backend/trial.py: ValueError": "the same",
     "specllama/backend/trial.py: RuntimeError": "for who writes a trial",
-    "specllama/server/threads.py: RuntimeError": "the worker says first that the server ends",
+    "specllama/many/threads.py: RuntimeError": "the worker says first that the server ends",
     "specllama/server/errors.py: error": "the log's heading of a traceback",
     "_notes: the costs of batches": "part of 'interrupted: … are missing'",
     "cpp/bindings/test/": "the tests' way into the mathematics, of no use to anybody else",

@@ -91,6 +91,25 @@ def test_a_stream_is_alive_before_its_first_token(
         assert "".join(texts) == "".join(map(text_of, objects(plain.encode()))) != ""
 
 
+@pytest.mark.parametrize("path", STREAMS)
+def test_a_prompt_is_tokenized_once(
+    served: Served, llm: specllama.Llama, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Whether a request can begin is seen before the head goes out; what was prepared for it is then answered."""
+    tokenized: list[bytes] = []
+    tokenize = specllama.Llama.tokenize
+
+    def noting(self: specllama.Llama, text: bytes, *args: Any, **options: Any) -> list[int]:
+        tokenized.append(text)
+        return tokenize(self, text, *args, **options)
+
+    body = json.loads(json.dumps({**GREEDY, **STREAMS[path]}).replace("hi", "a dog").replace("the cat", "a dog"))
+    served.client.post(path, json=STREAMS[path])  # now it is known what the template reads
+    monkeypatch.setattr(specllama.Llama, "tokenize", noting)
+    assert served.client.post(path, json=body).status_code == 200
+    assert sum(b"a dog" in text for text in tokenized) == 1
+
+
 def text_of(found: Any) -> str:
     """The text that an event adds, in any dialect."""
     for choice in found.get("choices", ()):
