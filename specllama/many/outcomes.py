@@ -54,20 +54,21 @@ class Outcomes(Runner[Outcome]):
     """
 
     def __init__(self, llama: EngineLlama, count: int, jobs: Iterable[Job]) -> None:
-        super().__init__(count, jobs, functools.partial(_outcome, llama, count))  # keeps the Llama
+        super().__init__(count, jobs, functools.partial(_one_outcome, llama, count))  # keeps the Llama
 
 
-def _outcome(llama: EngineLlama, count: int, number: int, job: Job) -> Generator[Outcome, None, None]:
-    response: dict[str, Any] | None = None
-    failed: Exception | None = None
+def _one_outcome(llama: EngineLlama, count: int, number: int, job: Job) -> Generator[Outcome, None, None]:
+    yield _outcome(llama, count, number, job)
+
+
+def _outcome(llama: EngineLlama, count: int, number: int, job: Job) -> Outcome:
     try:
         with job.slot(llama.engine, count) as slot:
-            response = job.run(slot, job.watch)
+            return Outcome(number, job.run(slot, job.watch), None, job.watch.stats())
     except Stopped:
-        failed = closed()  # whoever has closed the Llama has stopped the text
+        return Outcome(number, None, closed(), job.watch.stats())  # whoever has closed the Llama has stopped the text
     except Exception as error:
-        failed = error
-    yield Outcome(number, response if failed is None else None, failed, job.watch.stats())
+        return Outcome(number, None, error, job.watch.stats())
 
 
 def arguments_of(item: Any, name: str, common: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,7 @@ import pytest
 
 import specllama
 from specllama import Engine
-from specllama.engine import Gbnf, Listener
-from specllama.engine.listener import Stopped
+from specllama.engine import Gbnf, Listener, Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

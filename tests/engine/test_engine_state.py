@@ -13,7 +13,7 @@ from fresh import PROMPT, RULES, SAMPLING, assert_like_fresh, text_of
 import specllama
 
 if TYPE_CHECKING:
-    from conftest import MakeLlama, TinyFiles
+    from conftest import MakeBase, MakeLlama, TinyFiles
 
 
 def test_the_same_prompt_twice_decodes_no_prompt_token_twice(llm: specllama.Llama) -> None:
@@ -54,10 +54,10 @@ def test_a_prompt_longer_than_the_drafts_context(make_llama: MakeLlama, tiny_fil
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_context_full(make_llama: MakeLlama, tiny_files: TinyFiles, rule: str) -> None:
+def test_context_full(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles, rule: str) -> None:
     """Completions end where the context ends, as in the base class; `generate` says that it is full."""
     llm = make_llama(draft=tiny_files.identical, n_ctx=256, num_draft_tokens=6, verify=rule)
-    base = llama_cpp.Llama(str(tiny_files.target), n_ctx=256, n_threads=1, n_threads_batch=1, verbose=False)
+    base = make_base(n_ctx=256)
     for max_tokens in (None, -1, 10_000):
         settings: dict[str, Any] = {"max_tokens": max_tokens, "temperature": 0.0}
         out = llm.create_completion(PROMPT, **settings)
@@ -65,7 +65,6 @@ def test_context_full(make_llama: MakeLlama, tiny_files: TinyFiles, rule: str) -
         assert out["choices"] == expected["choices"]
         assert out["usage"] == expected["usage"]
         assert out["usage"]["total_tokens"] == 256
-    base.close()
     tokens = llm.generate(llm.tokenize(PROMPT.encode()), temp=0.0)
     taken = []
     with pytest.raises(specllama.ContextFullError, match="n_ctx=256"):
@@ -102,11 +101,12 @@ def test_save_and_load_state(llm: specllama.Llama, make_llama: MakeLlama, tiny_f
     assert_like_fresh(llm, make_llama, tiny_files)
 
 
-def test_a_state_of_the_base_class_can_be_loaded(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    base = llama_cpp.Llama(str(tiny_files.target), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+def test_a_state_of_the_base_class_can_be_loaded(
+    make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles
+) -> None:
+    base = make_base()
     expected = text_of(base, temperature=0.0)
     state = base.save_state()
-    base.close()
     llm = make_llama(draft=tiny_files.good)
     llm.load_state(state)
     assert text_of(llm, temperature=0.0) == expected
@@ -147,8 +147,10 @@ def test_eval_by_the_user_in_between(llm: specllama.Llama, make_llama: MakeLlama
     assert_like_fresh(llm, make_llama, tiny_files)
 
 
-def test_the_draft_used_by_its_owner_in_between(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    draft = llama_cpp.Llama(str(tiny_files.good), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+def test_the_draft_used_by_its_owner_in_between(
+    make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles
+) -> None:
+    draft = make_base(tiny_files.good)
     llm = make_llama(draft=draft)
     expected = text_of(make_llama(draft=tiny_files.good))
     assert text_of(llm) == expected
@@ -160,11 +162,10 @@ def test_the_draft_used_by_its_owner_in_between(make_llama: MakeLlama, tiny_file
     assert llm.stats.acceptance_rate == pytest.approx(rate, abs=0.15), "a stale draft cache shows in the acceptance"
     llm.close()
     assert text_of(draft, temperature=0.0) == alone, "a draft that was handed in is not closed"
-    draft.close()
 
 
-def test_one_draft_for_two_targets(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    draft = llama_cpp.Llama(str(tiny_files.good), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+def test_one_draft_for_two_targets(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles) -> None:
+    draft = make_base(tiny_files.good)
     one, two = make_llama(draft=draft), make_llama(draft=draft)
     expected = [text_of(make_llama(draft=tiny_files.good), prompt) for prompt in (PROMPT, "a dog")]
     for _ in range(2):
@@ -179,13 +180,10 @@ def test_one_draft_for_two_targets(make_llama: MakeLlama, tiny_files: TinyFiles)
         for i, chunk in enumerate(chunks):
             texts[i] += chunk["choices"][0]["text"] if chunk else ""
     assert texts == expected
-    for llm in (one, two):
-        llm.close()
-    draft.close()
 
 
-def test_a_draft_closed_by_its_owner(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    draft = llama_cpp.Llama(str(tiny_files.good), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+def test_a_draft_closed_by_its_owner(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles) -> None:
+    draft = make_base(tiny_files.good)
     llm = make_llama(draft=draft)
     expected = text_of(llm)
     draft.close()
@@ -310,11 +308,11 @@ def test_two_objects_in_two_threads(make_llama: MakeLlama, tiny_files: TinyFiles
     assert texts == {0: expected, 1: expected}
 
 
-def test_the_draft_can_be_exchanged(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+def test_the_draft_can_be_exchanged(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles) -> None:
     llm = make_llama(draft=tiny_files.bad, verify="coupled")
     expected = text_of(llm)
     low = llm.stats.acceptance_rate
-    better = llama_cpp.Llama(str(tiny_files.good), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+    better = make_base(tiny_files.good)
     llm.draft_model = better
     assert text_of(llm) == expected
     assert llm.stats.acceptance_rate > low
@@ -322,4 +320,3 @@ def test_the_draft_can_be_exchanged(make_llama: MakeLlama, tiny_files: TinyFiles
     assert text_of(llm) == expected
     assert llm.stats.num_drafts == 0
     llm.close()
-    better.close()

@@ -21,7 +21,7 @@ from quantized import quantized_model
 import specllama
 
 if TYPE_CHECKING:
-    from conftest import MakeLlama, TinyFiles
+    from conftest import MakeBase, MakeLlama, TinyFiles
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="each file is tried in a forked child")
 NUM_FLIPS = int(os.environ.get("SPECLLAMA_FLIPS", "45"))  # more on demand: 10,000 take 6 minutes
@@ -39,11 +39,6 @@ WRONG: dict[str, tuple[Change, str]] = {
     "no experts used": (lambda w: w.add_expert_count(4), "expert_count is 4 with expert_used_count 0"),
     "groups": (lambda w: w.add_expert_group_count(2), "2 groups of which 0 are used"),
 }
-
-
-def base(path: Path, **kwargs: Any) -> llama_cpp.Llama:
-    """Opened by llama_cpp."""
-    return llama_cpp.Llama(str(path), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False, **kwargs)
 
 
 @pytest.fixture
@@ -218,7 +213,7 @@ def test_a_cache_of_bytes_drafts_as_any_other(tmp_path: Path, kernels: str) -> N
 
 
 def test_metadata_that_mend_a_file_are_there_when_it_is_judged(
-    make_llama: MakeLlama, tiny_files: TinyFiles, damaged: Callable[..., Path]
+    make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles, damaged: Callable[..., Path]
 ) -> None:
     """A value on which llama.cpp would crash, an end token that is another, the size of heads."""
     whole = text_of(make_llama())
@@ -227,12 +222,11 @@ def test_metadata_that_mend_a_file_are_there_when_it_is_judged(
     assert text_of(make_llama(negative, **mended)) == whole
     llm = make_llama(draft=negative, draft_kwargs=mended)
     assert text_of(llm) == text_of(make_llama(draft=tiny_files.identical))
-    other = base(tiny_files.other_eos, kv_overrides={"tokenizer.ggml.eos_token_id": 2})
+    other = make_base(tiny_files.other_eos, kv_overrides={"tokenizer.ggml.eos_token_id": 2})
     for draft, draft_kwargs in ((tiny_files.other_eos, {"kv_overrides": other.kv_overrides}), (other, None)):
         llm = make_llama(draft=draft, draft_kwargs=draft_kwargs)
         assert text_of(llm) == text_of(make_llama(draft=tiny_files.identical))
         assert llm.stats.acceptance_rate > 0.9
-    other.close()
 
 
 @pytest.mark.parametrize(

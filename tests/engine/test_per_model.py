@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from specllama.engine.model import Model
+from specllama.engine import Model
 from specllama.engine.schema_constraint import schema_vocabulary
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import tiny_models as tiny
 from transcribed import forward
 
 from specllama import ContextFullError, Engine
-from specllama.engine import Listener
-from specllama.engine.listener import Stopped
+from specllama.engine import Listener, Stopped
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import llama_cpp
 import pytest
 
-from specllama.drop_in.view import call_on
-from specllama.drop_in.watch import Watch
-from specllama.engine.listener import Stopped
+from specllama.drop_in import Watch, call_on
+from specllama.engine import Stopped
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -18,7 +17,7 @@ PROMPT = "the cat sat on the dog and"
 
 
 class Impatient(Watch):
-    """Stops at the n-th time that it is was_obeyed."""
+    """Stops at the n-th poll."""
 
     def __init__(self, patience: int) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from needed import imported
 
 import specllama
 from specllama import cli
-from specllama.many.outcomes import Outcomes
+from specllama.many import Outcomes
 
 imported("fastapi")
 

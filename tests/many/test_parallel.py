@@ -18,9 +18,9 @@ from exact import EXACT_CACHE
 import specllama
 from specllama import _core
 from specllama.backend import libllama
-from specllama.drop_in.view import call_on
-from specllama.engine.texts import checked_max_parallel
-from specllama.many.outcomes import Outcomes
+from specllama.drop_in import call_on
+from specllama.engine import checked_max_parallel
+from specllama.many import Outcomes
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

@@ -19,7 +19,7 @@ import specllama
 from specllama import _core, _core_test
 from specllama.cli import build_parser
 from specllama.commands.arguments import load_llama
-from specllama.many.outcomes import Outcomes
+from specllama.many import Outcomes
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

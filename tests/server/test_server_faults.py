@@ -30,7 +30,7 @@ from specllama.server.worker import Worker
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
-    from specllama.drop_in.watch import Watch
+    from specllama.drop_in import Watch
     from specllama.server.job import Item, Job
 
 PROMPT = "the cat sat on the dog and"

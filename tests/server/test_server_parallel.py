@@ -26,7 +26,7 @@ from test_server_faults import LONG, send
 
 import specllama
 from specllama import cli, server
-from specllama.drop_in.watch import Watch
+from specllama.drop_in import Watch
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

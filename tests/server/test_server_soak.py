@@ -31,7 +31,7 @@ from specllama.server.serving import give_back_freed_memory
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
-    from specllama.drop_in.watch import Watch
+    from specllama.drop_in import Watch
     from specllama.server.chats import ChatRequest
     from specllama.server.completions import CompletionRequest
     from specllama.server.job import Item, Work
