@@ -308,7 +308,7 @@ def test_what_is_wrong_with_a_grammar_is_said_of_the_users_own(saying: Saying) -
     llm = saying(["So"], THINKS)
     for text, quoted in (
         ("so ::= 'x'", "rule 'so', line 1"),
-        ("so ::= [a]", "a rule 'root'"),
+        ("so ::= [a]", "rule 'root'"),
         ("root ::= so", "line 1 names a rule 'so'"),
     ):
         with pytest.raises(ValueError, match=quoted):
