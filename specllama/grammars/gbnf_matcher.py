@@ -16,6 +16,7 @@ from .follower import Follower
 from .gbnf_in_lark import in_lark
 from .in_llguidance import in_llguidance
 from .schema import reason_of
+from .schema_matcher import SchemaPieces
 from .states import States
 
 _MOST_KEPT = 16  # matchers of the last grammars, at their beginnings
@@ -41,22 +42,16 @@ class GbnfVocabulary:
 
     def __init__(self, vocab: int) -> None:
         """Args: vocab: libllama's vocabulary."""
-        pieces, ends = _core.token_pieces(libllama.API, vocab)
-        if not ends:  # llguidance needs one
-            pieces.append(_UNSHOWN + b"<end>")
-        self.ends = ends
-        special = {token for token, piece in enumerate(pieces) if piece[:1] == _UNSHOWN and len(piece) > 1} - set(ends)
+        pieces, self.ends = _core.token_pieces(libllama.API, vocab)
+        special = {token for token, piece in enumerate(pieces) if piece[:1] == _UNSHOWN and len(piece) > 1}
+        special.difference_update(self.ends)
         named = (piece[1:] if token in special else piece for token, piece in enumerate(pieces))
         self.tokens = [_UNSHOWN + piece if b"\0" in piece else piece for piece in named]
-        self.eos_token_id = ends[0] if ends else len(pieces) - 1
-        self.bos_token_id = None
-        self.special_token_ids = ends or [self.eos_token_id]
-        self._tokenizer = LLTokenizer(TokenizerWrapper(self), slices=[])
+        if not self.ends:  # llguidance needs one
+            self.tokens.append(_UNSHOWN + b"<end>")
+        as_pieces = SchemaPieces(self.tokens, self.ends[0] if self.ends else len(self.tokens) - 1)
+        self._tokenizer = LLTokenizer(TokenizerWrapper(as_pieces), slices=[])
         self.first = functools.lru_cache(_MOST_KEPT)(self._first)
-
-    def __call__(self, text: bytes) -> list[int]:
-        """The tokens of a text, of which llguidance needs none."""
-        return []
 
     @in_llguidance()
     def _first(self, text: str, root: str) -> LLMatcher:
@@ -81,6 +76,7 @@ class GbnfVocabulary:
         single = {piece: token for token, piece in enumerate(self.tokens) if len(piece) == 1}
         return [single[piece] for piece in (bytes([byte]) for byte in _FIRST) if piece in single]
 
+    @in_llguidance()
     def constraint(self, text: str, root: str) -> _core.MaskConstraint:
         """The constraint at the beginning of a grammar.
 
