@@ -97,13 +97,13 @@ echo "sanitize: what was planted was found; $overlay is instrumented"
 left_out=(abi_headers assertions bench_output bench_summary catalog cmake_args compatibility cost_cache docs fetch hub
     prompts product_trial replay report_prediction server_auth server_hosts server_schemas server_sizes structure tables
     troubleshooting amx batch_continues batch_files bench_against bench_command chat_command cli cli_models cli_usage demo eval_command
-    eval_comparison eval_humaneval eval_multiply eval_sandbox faults_cache faults_models faults_signals gbnf_in_time opening quantize
+    eval_comparison eval_humaneval eval_multiply eval_sandbox faults_cache faults_models faults_signals opening quantize
     schema_suite serve_command server_fuzz server_openai trial tune verify_command chat_messages chat_templates default_threads defaults
     direct_calls embedding_contexts every_path helper_processes interpreter_end process_streams server_wire training train_draft hub_names
     server_log server_embeddings server_conversations tool_formats reference verify_pair_measures bench compare
     forks chat_arguments server_meanings tool_calls drafts_command automatic_draft loading_options server_images server_api server_responses
     server_messages server_recorded server_parallel batch_command schemas infill arguments auto_options cost_memory cost_curve
-    server_paths server_same_requests train_state_heads sibling pard ggml_layout slow_grammars special_names accepted_form
+    server_paths server_same_requests train_state_heads sibling pard ggml_layout special_names accepted_form
     damaged_files headers folders depth server_streams server_agents long_lists answers_behind_thoughts)
 ignored=(--deselect=tests/drafts/test_heads_hard.py::test_forks)
 for name in "${left_out[@]}"; do

@@ -17,8 +17,7 @@ void bind_counters(pybind11::module_ & module);       // what is counted during 
 void bind_libllama(pybind11::module_ & module);      // llama.cpp's functions
 void bind_logs(pybind11::module_ & module);          // llama.cpp's log messages
 void bind_vocabularies(pybind11::module_ & module);  // what is read from a model's vocabulary
-void bind_grammars(pybind11::module_ & module);      // grammars: what may follow a text
-void bind_masks(pybind11::module_ & module);         // constraints whose masks Python makes
+void bind_masks(pybind11::module_ & module);         // constraints: what may follow a text, as Python says
 void bind_decoders(pybind11::module_ & module);      // decoders and their sequences
 void bind_scheduler(pybind11::module_ & module);     // many texts at once
 void bind_speculator(pybind11::module_ & module);    // the loop

@@ -12,7 +12,6 @@ PYBIND11_MODULE(_core, module) {
     specllama::bind_libllama(module);
     specllama::bind_logs(module);
     specllama::bind_vocabularies(module);
-    specllama::bind_grammars(module);
     specllama::bind_masks(module);
     specllama::bind_decoders(module);
     specllama::bind_scheduler(module);

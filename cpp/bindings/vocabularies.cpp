@@ -115,12 +115,6 @@ void bind_vocabularies(py::module_ & module) {
                  return std::make_shared<TokenTexts>(api, at_address<const llama_vocab>(vocab));
              }),
              py::arg("api"), py::arg("vocab"));
-    py::class_<FirstBytes, std::shared_ptr<FirstBytes>>(module, "FirstBytes",
-                                                        "The tokens of a vocabulary by the first byte of their text.")
-        .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
-                 return std::make_shared<FirstBytes>(api, at_address<const llama_vocab>(vocab));
-             }),
-             py::arg("api"), py::arg("vocab"));
     module.def("breakers_of_texts", &breakers, py::arg("api"), py::arg("vocab"), py::arg("texts"),
                py::arg("words") = nullptr, ReleaseGil(),
                "Returns DRY's sequence breakers. words: the texts of the vocabulary, to save reading them again.");

@@ -42,11 +42,6 @@ public:
     // again.
     virtual bool share(Sequence & own, const std::vector<int32_t> & history) = 0;
 
-    // Long work without a decode follows: other texts need not wait for this one, whose rows of logits may be
-    // overwritten.
-    virtual void step_aside() {}
-    // Ends a step_aside(), if there was one. The memory may have to be decoded again.
-    virtual void come_back() {}
     // Notifies that the prompt is decoded and a round begins.
     virtual void begin_round() {}
     // Tells a pace what a batch of all texts costs.

@@ -75,13 +75,6 @@ std::vector<StructLayout> LlamaApi::struct_layouts() {
          {SPECLLAMA_FIELD(llama_batch, n_tokens), SPECLLAMA_FIELD(llama_batch, token),
           SPECLLAMA_FIELD(llama_batch, embd), SPECLLAMA_FIELD(llama_batch, pos), SPECLLAMA_FIELD(llama_batch, n_seq_id),
           SPECLLAMA_FIELD(llama_batch, seq_id), SPECLLAMA_FIELD(llama_batch, logits), SPECLLAMA_WHOLE(llama_batch)}},
-        {"llama_token_data",
-         {SPECLLAMA_FIELD(llama_token_data, id), SPECLLAMA_FIELD(llama_token_data, logit),
-          SPECLLAMA_FIELD(llama_token_data, p), SPECLLAMA_WHOLE(llama_token_data)}},
-        {"llama_token_data_array",
-         {SPECLLAMA_FIELD(llama_token_data_array, data), SPECLLAMA_FIELD(llama_token_data_array, size),
-          SPECLLAMA_FIELD(llama_token_data_array, selected), SPECLLAMA_FIELD(llama_token_data_array, sorted),
-          SPECLLAMA_WHOLE(llama_token_data_array)}},
     };
 #undef SPECLLAMA_WHOLE
 #undef SPECLLAMA_FIELD

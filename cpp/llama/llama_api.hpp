@@ -17,7 +17,6 @@ struct llama_context;
 struct llama_model;
 struct llama_vocab;
 struct llama_memory_i;
-struct llama_sampler;
 
 // X(return type, name, argument types). Only functions whose types have been stable since llama-cpp-python 0.3.16, and
 // none that takes a *_params struct by value.
@@ -47,12 +46,7 @@ struct llama_sampler;
     X(void, llama_synchronize, (llama_context *))                                                              \
     X(void, llama_set_abort_callback, (llama_context *, bool (*)(void *), void *))                             \
     X(void, llama_set_embeddings, (llama_context *, bool))                                                     \
-    X(float *, llama_get_logits_ith, (llama_context *, int32_t))                                               \
-    X(llama_sampler *, llama_sampler_init_grammar, (const llama_vocab *, const char *, const char *))          \
-    X(void, llama_sampler_apply, (llama_sampler *, llama_token_data_array *))                                  \
-    X(void, llama_sampler_accept, (llama_sampler *, int32_t))                                                  \
-    X(llama_sampler *, llama_sampler_clone, (const llama_sampler *))                                           \
-    X(void, llama_sampler_free, (llama_sampler *))
+    X(float *, llama_get_logits_ith, (llama_context *, int32_t))
 
 // Functions that some of these releases lack: null there.
 #define SPECLLAMA_OPTIONAL_FUNCTIONS(X)                                                                        \
@@ -72,19 +66,6 @@ struct llama_batch {
     int32_t * n_seq_id;  // [n_tokens]
     int32_t ** seq_id;   // [n_tokens][n_seq_id]
     int8_t * logits;     // [n_tokens], non-zero where logits are wanted
-};
-
-struct llama_token_data {
-    int32_t id;
-    float logit;
-    float p;
-};
-
-struct llama_token_data_array {
-    llama_token_data * data;  // [size]
-    std::size_t size;
-    int64_t selected;
-    bool sorted;
 };
 
 struct FunctionAbout {

@@ -79,24 +79,6 @@ std::vector<TokenWord> token_words(const LlamaApi & api, const llama_vocab * voc
     return words;
 }
 
-FirstBytes::FirstBytes(const LlamaApi & api, const llama_vocab * vocab) {
-    for (int32_t token = 0; token < api.llama_vocab_n_tokens(vocab); ++token) {
-        if (api.llama_vocab_is_eog(vocab, token)) {
-            tokens_[end].push_back(token);
-            continue;
-        }
-        const std::string piece = piece_of(api, vocab, token, true);
-        if (piece.empty()) {
-            continue;
-        }
-        const auto byte = static_cast<std::uint8_t>(piece[0]);
-        tokens_[byte].push_back(token);
-        if (piece.size() == 1) {
-            single_[byte].push_back(token);
-        }
-    }
-}
-
 // Detokenizes, as llama_sampler_init_dry does: unlike a piece, the result may lack a leading space.
 TokenTexts::TokenTexts(const LlamaApi & api, const llama_vocab * vocab) {
     const int32_t count = api.llama_vocab_n_tokens(vocab);

@@ -1,7 +1,6 @@
 // What a vocabulary knows about its tokens: their texts, which tokens end a text, and how two vocabularies differ.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -32,25 +31,6 @@ struct TokenWord {
 
 // One for each token of the vocabulary.
 std::vector<TokenWord> token_words(const LlamaApi & api, const llama_vocab * vocab);
-
-// The tokens by the first byte of their text.
-class FirstBytes {
-public:
-    FirstBytes(const LlamaApi & api, const llama_vocab * vocab);
-
-    static constexpr std::size_t end = 256;  // stands for a byte, for tokens that end a text
-
-    // Tokens with a text that begins with this byte.
-    const std::vector<int32_t> & tokens(std::size_t byte) const { return tokens_[byte]; }
-    // Enough of tokens(byte) for a test: a grammar that forbids all of these forbids the others, too.
-    const std::vector<int32_t> & probes(std::size_t byte) const {
-        return single_[byte].empty() ? tokens_[byte] : single_[byte];
-    }
-
-private:
-    std::array<std::vector<int32_t>, end + 1> tokens_;
-    std::array<std::vector<int32_t>, end + 1> single_;  // tokens whose text is only this byte
-};
 
 // The texts of all tokens, as llama.cpp detokenizes each of them alone.
 class TokenTexts {

@@ -207,8 +207,6 @@ public:
     bool share(Sequence & own, const std::vector<int32_t> & history) override {
         return scheduler_->share(own, history);
     }
-    void step_aside() override { scheduler_->step_aside(text_); }
-    void come_back() override { scheduler_->step_back(text_); }
     void begin_round() override { scheduler_->begin_round(text_); }
     void share_costs(Pace & pace) override { scheduler_->share_costs(text_, pace); }
 
@@ -234,33 +232,6 @@ void Scheduler::come_back(ScheduledText & text, bool under_way) {
         }
     }
     restore(text);
-}
-
-// Treats the text as if its caller read slowly: its cells may be given to others.
-void Scheduler::step_aside(ScheduledText & text) {
-    {
-        const std::lock_guard lock(mutex_);
-        if (closed_) {
-            throw closed();
-        }
-        if (text.state != ScheduledText::State::working) {
-            return;
-        }
-        text.state = ScheduledText::State::late;
-        text.away_since = now_seconds();
-        num_working_ -= 1;
-    }
-    work_.notify_all();
-}
-
-void Scheduler::step_back(ScheduledText & text) {
-    {
-        const std::lock_guard lock(mutex_);
-        if (text.state == ScheduledText::State::late) {
-            start(text);
-        }
-    }
-    come_back(text, true);
 }
 
 // Decodes for a text. Where the cache is full, texts are paused (see Room); this text may be one of them.

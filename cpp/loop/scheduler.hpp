@@ -120,8 +120,6 @@ private:
     void enter(ScheduledText & text);
     void start(ScheduledText & text);
     void come_back(ScheduledText & text, bool under_way);
-    void step_aside(ScheduledText & text);
-    void step_back(ScheduledText & text);
     void leave(ScheduledText & text, bool under_way);
 
     std::mutex mutex_;

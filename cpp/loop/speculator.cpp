@@ -12,35 +12,6 @@
 
 namespace specllama {
 
-namespace {
-
-// Seconds that a slow constraint may take to draft while other texts wait.
-constexpr double most_for_draft = 1.0;
-
-// Sets, for the length of one call, what a constraint calls during long work.
-class Polling {
-public:
-    Polling(std::shared_ptr<Constraint> constraint, Constraint::Poll poll)
-        : constraint_(std::move(constraint)), poll_(std::move(poll)) {
-        if (constraint_) {
-            constraint_->ask(&poll_);
-        }
-    }
-    ~Polling() {
-        if (constraint_) {
-            constraint_->ask(nullptr);
-        }
-    }
-    Polling(const Polling &) = delete;
-    Polling & operator=(const Polling &) = delete;
-
-private:
-    std::shared_ptr<Constraint> constraint_;
-    Constraint::Poll poll_;
-};
-
-}  // namespace
-
 std::vector<Sequence *> Speculator::sequences() {
     std::vector<Sequence *> all{&own()};
     if (drafting_) {
@@ -144,7 +115,6 @@ const Round & Speculator::step(std::size_t max_tokens) {
         throw std::invalid_argument("max_tokens=0: a round emits at least one token");
     }
     const auto visiting = visit();
-    const Polling polling(settings_.constraint, [this](double seconds) { poll(seconds); });
     try {
         if (!round_.is_open) {
             draft(max_tokens);
@@ -163,25 +133,7 @@ const Round & Speculator::step(std::size_t max_tokens) {
     return round_;
 }
 
-// Called during long work of the constraint, with the seconds since the last call. After the target's decode, other
-// texts need not wait for this one. While drafting they have to wait, because the draft's rows of logits are shared; so
-// a constraint that is too slow ends drafting.
-void Speculator::poll(double seconds) {
-    if (round_.is_open) {
-        decoding_->step_aside();
-    } else if (own().decoder().is_shared()) {
-        constraint_seconds_ += seconds;
-        if (constraint_seconds_ > most_for_draft) {
-            throw std::runtime_error("the grammar takes too long to draft while other texts wait");
-        }
-    }
-    if (settings_.poll) {
-        settings_.poll();
-    }
-}
-
 void Speculator::draft(std::size_t max_tokens) {
-    constraint_seconds_ = 0.0;
     forget_round();
     settle();
     show(history_.size() - 1, 0);  // the caller may have changed the text, and another target the draft's memory
@@ -379,7 +331,6 @@ void Speculator::verify() {
         round_.num_accepted = verdict.num_accepted;
         round_.is_open = false;
     }
-    decoding_->come_back();
     history_.insert(history_.end(), round_.tokens.begin() + static_cast<std::ptrdiff_t>(history_.size() - before),
                     round_.tokens.end());
 }

@@ -116,7 +116,6 @@ private:
     void share_costs();
     void copy_pace();
     void stop_drafting(const std::string & why);
-    void poll(double seconds);
     void count_decoded();
     void require_generation() const;
     bool drafts() const { return drafting_ && settings_.num_draft_tokens > 0 && drafting_stopped_.empty(); }
@@ -144,12 +143,11 @@ private:
     std::size_t num_shown_ = 0;  // length of the prefix of history that the drafters have seen
 
     Proposal proposal_;
-    std::vector<BesideRow> beside_;    // rows that a drafter has the target decode beside the text
-    std::vector<int32_t> sequence_;    // history, d_1..d_gamma
-    bool proposed_ = false;            // a drafter was asked in this round
-    bool carries_ = false;             // this round also decodes what the last rejection or the prompt has left
-    std::size_t num_of_prompt_ = 0;    // tokens that this round decodes of the prompt
-    double constraint_seconds_ = 0.0;  // seconds of long work by the constraint while this round was drafted
+    std::vector<BesideRow> beside_;  // rows that a drafter has the target decode beside the text
+    std::vector<int32_t> sequence_;  // history, d_1..d_gamma
+    bool proposed_ = false;          // a drafter was asked in this round
+    bool carries_ = false;           // this round also decodes what the last rejection or the prompt has left
+    std::size_t num_of_prompt_ = 0;  // tokens that this round decodes of the prompt
     double draft_before_ = 0.0;
     double verify_before_ = 0.0;
     Round round_;

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 
 #include "math/logits_scan.hpp"
@@ -24,12 +23,6 @@ public:
 
     // Whether all tokens may come after `recent`, also those that end the text. Then forbid() need not be called.
     virtual bool allows_all(const int32_t * /*recent*/, std::size_t /*n_recent*/) { return false; }
-
-    // A function that long work calls now and then, with the seconds of work since its last call. What it throws ends
-    // the work.
-    using Poll = std::function<void(double)>;
-    // Sets the function that is called from now on; null: none.
-    virtual void ask(const Poll * /*poll*/) {}
 
     // If only one text may come next, and the generated text may not end here, returns the token that covers the most
     // of it; else nothing.

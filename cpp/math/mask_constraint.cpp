@@ -10,7 +10,9 @@ namespace specllama {
 namespace {
 
 constexpr std::size_t bits = 32;
-constexpr std::size_t most_masks = 64;
+constexpr std::size_t most_places = 64;
+constexpr std::size_t most_tested = 512;  // candidates at a place; a mask of the vocabulary is faster than more
+constexpr std::size_t first_probes = 8;
 
 bool allows(const std::vector<std::uint32_t> & mask, std::int32_t token) {
     const auto index = static_cast<std::size_t>(token);
@@ -38,11 +40,18 @@ std::int32_t only_one(const std::vector<std::uint32_t> & mask) {
 
 }  // namespace
 
-MaskConstraint::MaskConstraint(std::vector<std::int32_t> ends, Source source)
-    : ends_(std::move(ends)), source_(std::move(source)) {}
+MaskConstraint::MaskConstraint(std::vector<std::int32_t> ends, Source source, Test test,
+                               std::vector<std::int32_t> probes)
+    : ends_(std::move(ends)), source_(std::move(source)), test_(std::move(test)), probes_(std::move(probes)) {}
 
 void MaskConstraint::forbid(const std::int32_t * recent, std::size_t n_recent, Candidate * candidates,
                             std::size_t count) {
+    Place & place = at(recent, n_recent);
+    if (test_ && !place.mask && place.num_tested + count <= most_tested) {
+        place.num_tested += count;
+        test_(recent, n_recent, candidates, count);
+        return;
+    }
     const Mask & mask = after(recent, n_recent);
     for (std::size_t i = 0; i < count && !mask.is_free; ++i) {
         if (!allows(mask.allowed, candidates[i].id)) {
@@ -52,10 +61,13 @@ void MaskConstraint::forbid(const std::int32_t * recent, std::size_t n_recent, C
 }
 
 bool MaskConstraint::allows_all(const std::int32_t * recent, std::size_t n_recent) {
-    return after(recent, n_recent).is_free;
+    return !test_ && after(recent, n_recent).is_free;
 }
 
 std::optional<Constraint::Forced> MaskConstraint::forced(const std::int32_t * recent, std::size_t n_recent) {
+    if (test_ && has_choice(recent, n_recent)) {
+        return std::nullopt;
+    }
     const Mask & mask = after(recent, n_recent);
     if (mask.is_free || mask.may_end) {
         return std::nullopt;
@@ -67,26 +79,46 @@ std::optional<Constraint::Forced> MaskConstraint::forced(const std::int32_t * re
     return allows(mask.allowed, mask.guess) ? std::optional(Forced{mask.guess, false}) : std::nullopt;
 }
 
-const MaskConstraint::Mask & MaskConstraint::after(const std::int32_t * recent, std::size_t n_recent) {
+// Whether two of the probes are allowed. Nearly always two of the first ones are, or there is no choice at all.
+bool MaskConstraint::has_choice(const std::int32_t * recent, std::size_t n_recent) {
+    std::size_t num_allowed = 0;
+    for (std::size_t done = 0; done < probes_.size() && num_allowed < 2;) {
+        const std::size_t end = done == 0 ? std::min(first_probes, probes_.size()) : probes_.size();
+        std::vector<Candidate> candidates;
+        for (; done < end; ++done) {
+            candidates.push_back({probes_[done], 0.0F});
+        }
+        test_(recent, n_recent, candidates.data(), candidates.size());
+        num_allowed += static_cast<std::size_t>(std::count_if(
+            candidates.begin(), candidates.end(), [](const Candidate & candidate) { return candidate.logit == 0.0F; }));
+    }
+    return num_allowed >= 2;
+}
+
+MaskConstraint::Place & MaskConstraint::at(const std::int32_t * recent, std::size_t n_recent) {
     const auto [known, given] = std::mismatch(steps_.begin(), steps_.end(), recent, recent + n_recent);
-    // If `recent` is a beginning of steps_, the later masks are kept: they may be asked for again.
+    // If `recent` is a beginning of steps_, what is known of later places is kept: it may be asked for again.
     if (given != recent + n_recent) {
         const auto common = static_cast<std::size_t>(known - steps_.begin());
-        masks_.erase(masks_.upper_bound(common), masks_.end());
+        places_.erase(places_.upper_bound(common), places_.end());
         steps_.assign(recent, recent + n_recent);
     }
-    const auto found = masks_.find(n_recent);
-    if (found != masks_.end()) {
-        return found->second;
+    if (places_.size() >= most_places && places_.count(n_recent) == 0) {
+        places_.erase(places_.begin());
     }
-    Mask mask = source_(recent, n_recent);
-    if (!mask.is_free) {
-        set_ends(mask);
+    return places_[n_recent];
+}
+
+const MaskConstraint::Mask & MaskConstraint::after(const std::int32_t * recent, std::size_t n_recent) {
+    Place & place = at(recent, n_recent);
+    if (!place.mask) {
+        Mask mask = source_(recent, n_recent);
+        if (!mask.is_free) {
+            set_ends(mask);
+        }
+        place.mask = std::move(mask);
     }
-    if (masks_.size() >= most_masks) {
-        masks_.erase(masks_.begin());
-    }
-    return masks_[n_recent] = std::move(mask);
+    return *place.mask;
 }
 
 void MaskConstraint::set_ends(Mask & mask) const {

@@ -23,22 +23,37 @@ public:
     // Returns the mask after `recent` [n_recent], the tokens generated so far. `recent` may become longer or shorter
     // from call to call.
     using Source = std::function<Mask(const std::int32_t * recent, std::size_t n_recent)>;
+    // Does what forbid() does, for a few candidates. Where masks take long, this is faster.
+    using Test =
+        std::function<void(const std::int32_t * recent, std::size_t n_recent, Candidate * candidates, std::size_t)>;
 
     // ends: the tokens that end a text. Where a mask says `may_end`, all of them are allowed, whatever its bits say.
-    MaskConstraint(std::vector<std::int32_t> ends, Source source);
+    // test: null, if masks take no time. probes: tokens that begin differently; if two of them may come next, there is
+    // a choice. They are for `test`.
+    MaskConstraint(std::vector<std::int32_t> ends, Source source, Test test = nullptr,
+                   std::vector<std::int32_t> probes = {});
 
     void forbid(const std::int32_t * recent, std::size_t n_recent, Candidate * candidates, std::size_t count) override;
     bool allows_all(const std::int32_t * recent, std::size_t n_recent) override;
     std::optional<Forced> forced(const std::int32_t * recent, std::size_t n_recent) override;
 
 private:
+    struct Place {
+        std::optional<Mask> mask;
+        std::size_t num_tested = 0;  // candidates, without a mask
+    };
+
+    Place & at(const std::int32_t * recent, std::size_t n_recent);
     const Mask & after(const std::int32_t * recent, std::size_t n_recent);
+    bool has_choice(const std::int32_t * recent, std::size_t n_recent);
     void set_ends(Mask & mask) const;
 
     std::vector<std::int32_t> ends_;
     Source source_;
-    std::vector<std::int32_t> steps_;    // the tokens of the longest text that masks_ belongs to
-    std::map<std::size_t, Mask> masks_;  // by the number of tokens before; kept, because draft and target ask for each
+    Test test_;
+    std::vector<std::int32_t> probes_;
+    std::vector<std::int32_t> steps_;      // the tokens of the longest text that places_ belongs to
+    std::map<std::size_t, Place> places_;  // by the number of tokens before; kept: draft and target ask for each
 };
 
 }  // namespace specllama

@@ -1,4 +1,4 @@
-"""Native objects over a model's vocabulary: grammars, and sequence breakers."""
+"""What is made of a model's vocabulary: grammars, and sequence breakers."""
 
 from __future__ import annotations
 
@@ -6,19 +6,13 @@ import dataclasses
 import re
 import threading
 
-import llama_cpp
-
 from specllama import _core
 from specllama.backend import libllama
-from specllama.grammars.gbnf import check_gbnf
-from specllama.grammars.literals import with_trees
+from specllama.grammars.gbnf_matcher import GbnfVocabulary
 
 from .model import Model
 from .writable import unwritable
 
-# Whether llama.cpp survives loops without text (its pull request 18604) and great repetitions. From this release on it
-# does; some releases before may, too.
-_RECENT = tuple(map(int, re.findall(r"\d+", llama_cpp.__version__)[:3])) >= (0, 3, 26)
 _HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
 
 
@@ -45,8 +39,8 @@ class _LastBreakers:
             return self._last[1]
 
 
-def _first_bytes(model: Model) -> _core.FirstBytes:
-    return _core.FirstBytes(libllama.API, model.vocab)
+def _gbnf_vocabulary(model: Model) -> GbnfVocabulary:
+    return GbnfVocabulary(model.vocab)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,21 +56,21 @@ class Gbnf:
             if not isinstance(text, str):
                 raise TypeError(f"{name}={text!r:.100} must be a text in GBNF, llama.cpp's language of grammars")
 
-    def over(self, model: Model) -> _core.Grammar:
-        """The grammar over the tokens of a model, at its beginning.
+    def over(self, model: Model) -> _core.MaskConstraint:
+        """The grammar over the tokens of a model, at its beginning. An empty one allows everything, as in llama.cpp.
 
         Raises:
             ClosedError: the model is closed.
-            ValueError: llama.cpp cannot parse it, or would not survive it.
+            ValueError: it is no GBNF, or llguidance cannot follow it.
         """
-        if "\0" in self.text:  # C would take the text to end there
+        if not self.text:
+            return _core.MaskConstraint([], lambda recent: None)
+        if "\0" in self.text:
             raise ValueError("the grammar has a null character in it: take it out")
         if _HALF.search(self.text + self.root):
             raise ValueError("the grammar has half of a surrogate pair in it, which is no character: take it out")
-        text = with_trees(self.text)
-        check_gbnf(text, _RECENT)
         with model.kept():
-            return _core.Grammar(libllama.API, model.vocab, model.once(_first_bytes), text, self.root)
+            return model.once(_gbnf_vocabulary).constraint(self.text, self.root)
 
 
 def sequence_breakers_of(model: Model, texts: tuple[str, ...]) -> _core.SequenceBreakers:

@@ -1,193 +1,274 @@
-"""Refuses GBNF that llama.cpp would not survive: its parser and its engine recurse, repeat and branch without a limit.
-
-The reader here accepts a little more than GBNF. Texts that are not GBNF are left to llama.cpp, which reports the error.
-"""
+"""Reads GBNF, llama.cpp's language of grammars, as llama.cpp's parser does."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
+from collections.abc import Sequence
+from typing import NoReturn, TypeAlias, Union
 
-from .left_corners import Rule, check_left_corners
-from .runs import RUNNING, Characters, check_runs
-
-# llama_cpp nests 1000 parentheses for a schema's maxLength=1000, which take half a megabyte of stack. llama.cpp has a
-# limit of its own for them, too.
-_MOST_NESTED = 1000
-_MOST_ELEMENTS = 5_000_000  # characters and names, with repetitions written out: 8 bytes each, in half a dozen copies
-_MOST_WRITTEN_OUT = 2000  # repetitions: a recent llama.cpp treats a higher number as no limit
-_ELEMENT_BYTES = 8
-_MOST_DIGITS = 18  # Python refuses to read thousands of them
-
-# A literal or a class that is not closed goes to the end of the text: looking for its end from each character behind it
-# would take forever.
-TOKEN = re.compile(
-    r"""\#[^\r\n]* | \s+
-    | (?P<rule>[a-zA-Z0-9-]+)[ \t]*::=
-    | (?P<name>[a-zA-Z0-9-]+)
-    | (?P<characters>"(?:[^"\\]+|\\.)*"? | \[(?:[^\]\\]+|\\.)*\]? | !?<[^>]*>? | \.)
-    | (?P<repeat>[*+?] | \{(?:[^}\#]+|\#[^\r\n]*)*\}?)
-    | (?P<other>.)""",
-    re.VERBOSE | re.DOTALL,
-)
-CHARACTER = re.compile(r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\?.", re.DOTALL)
-_RANGE = re.compile(rf"({CHARACTER.pattern})(?:-({CHARACTER.pattern}))?", re.DOTALL)
-_NOTHING = ('""', "[]", "[^]")
+_LAST = 0x10FFFF
+_HALVES = (0xD800, 0xDFFF)  # of surrogate pairs
+_SHOWN = 40  # characters
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
-_TIMES = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_TIMES: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_NAME = re.compile(r"[a-zA-Z0-9-]+")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_IN_LINE = re.compile(r"(?:[ \t]|\#[^\r\n]*)*")
+_SPACE = re.compile(r"(?:[ \t\r\n]|\#[^\r\n]*)*")
+_LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_CLASS = re.compile(r"\[(\^?)((?:[^\]\\]|\\.)*)\]", re.DOTALL)
+_CHARACTER = re.compile(
+    r'\\x([0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})|\\U([0-9a-fA-F]{8})|\\([nrt"\\\[\]-])|([^\\])', re.DOTALL
+)
+_TOKEN = re.compile(r"!?(?:<\[([0-9]+)\]>|(<[^>]*>))")
+
+Characters: TypeAlias = tuple[tuple[int, int], ...]
+"""Ranges of code points, each with its first and last one."""
+Item: TypeAlias = Union[Characters, int, "Repeated", "Token"]
+"""An int is the number of a rule."""
+Way: TypeAlias = list[Item]
+"""Items that follow each other."""
+Rule: TypeAlias = list[Way]
+"""The alternatives."""
 
 
-@functools.lru_cache(maxsize=4)
-def check_gbnf(text: str, recent: bool = True) -> None:
-    """Raise a ValueError for a grammar on which llama.cpp would crash, hang or take all memory.
+@dataclasses.dataclass(frozen=True)
+class Repeated:
+    """An item that comes at least and at most so many times; None: there is no limit."""
 
-    Other grammars pass, also wrong ones. A grammar's ambiguity may grow with the text without a limit, except for texts
-    that repeat one character.
+    item: Characters | int | Token | Repeated
+    least: int
+    most: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Token:
+    """A token by its id or its text, or any other token."""
+
+    named: int | str
+    is_other: bool
+
+
+class Reader:
+    """The rules of a grammar. Groups are rules of their own.
 
     Args:
         text: the grammar.
-        recent: whether this llama.cpp survives loops without text, and writes out no repetition of more than 2000.
+
+    Attributes:
+        rules: the alternatives of each rule, by its number.
+        numbers: the numbers of the rules that have names.
+
+    Raises:
+        ValueError: it is no GBNF. The message names the rule and the line.
     """
-    reader = _Reader(recent)
-    rules = reader.rules_of(text)
-    check_left_corners(rules, loops=recent)
-    check_runs(rules, list(reader.terminals.values()))
 
+    def __init__(self, text: str) -> None:
+        self.rules: list[Rule] = []
+        self.numbers: dict[str, int] = {}
+        self._text, self._at, self._rule = text, 0, ""
+        self._groups: set[int] = set()
+        self._places: dict[str, int] = {}  # of the names of rules: where they come first
+        self._skip(_SPACE)
+        defined = set()
+        while self._here():
+            defined.add(self._read_rule())
+        for name in self.numbers.keys() - defined:
+            line = self._line(self._places[name])
+            raise ValueError(f"the grammar's line {line} names a rule {name!r:.100}, which it does not define")
 
-class _Reader:
-    """Makes rules of a grammar's text. As in llama.cpp, groups and repetitions are rules of their own."""
+    def _read_rule(self) -> str:
+        name = self._rule = self._take(_NAME, "the name of a rule")[0]
+        self._skip(_IN_LINE)
+        if not self._text.startswith("::=", self._at):
+            self._refuse("expected ::=")
+        self._at += 3
+        self._skip(_SPACE)
+        number = self._number_of(name)
+        self.rules[number] = self._alternatives()
+        if self._here() not in ("", "\r", "\n"):
+            self._refuse("expected a new line")
+        self._skip(_SPACE)
+        return name
 
-    def __init__(self, recent: bool) -> None:
-        self._recent = recent
-        self._rules = [Rule("", [[]])]  # the first holds what stands before all rules
-        self._names: dict[str, int] = {}
-        self._open = [0]  # the rule that is being read, and the open groups in it
-        self._size = 0  # the number of elements of the last item
-        self._num_elements = 0
-        self._numbers: dict[str, int] = {}
-        self.terminals: dict[str, Characters] = {}
-        """By their text in the grammar, the characters that ~0, ~1, ... stand for in the rules."""
+    def _alternatives(self) -> Rule:
+        """The alternatives of a rule, up to its end. Groups may be nested as deep as memory allows."""
+        outer: list[Rule] = []
+        rule: Rule = [[]]
+        size = 0  # how many items belong to what a repetition repeats
+        while one := self._here():
+            if one == "|":
+                self._step()
+                rule.append([])
+                size = 0
+            elif one == "(":
+                self._step()
+                outer.append(rule)
+                rule, size = [[]], 0
+            elif one == ")" and outer:
+                group = self._new(self._folded(rule))
+                self._groups.add(group)
+                rule, size = outer.pop(), 1
+                rule[-1].append(group)
+                self._step(bool(outer))
+            elif one in "*+?{":
+                items = self._repeated(rule[-1], size, bool(outer))
+                rule[-1][len(rule[-1]) - size :] = items
+                size = len(items)
+            else:
+                found = self._items(one)
+                if found is None:
+                    break
+                rule[-1] += found
+                size = len(found)
+                self._skip(_SPACE if outer else _IN_LINE)
+        if outer:
+            self._refuse("expected )")
+        return rule
 
-    def rules_of(self, text: str) -> list[Rule]:
-        for token in TOKEN.finditer(text):
-            kind, found = token.lastgroup, token[0]
-            if kind == "rule":
-                self._begin(token["rule"])
-            elif kind == "name":
-                self._add(self._named(found), 1)
-            elif kind == "characters" and found not in _NOTHING:
-                self._add(self._terminal(found), len(CHARACTER.findall(found)))
-            elif kind == "repeat":
-                self._repeat(found)
-            elif found == "(":
-                self._begin_group()
-            elif found == ")" and len(self._open) > 1:
-                self._open.pop()
-                self._size = 1
-            elif found == "|":
-                self._rules[self._open[-1]].alternatives.append([])
-        return self._rules
+    def _items(self, one: str) -> Way | None:
+        """What begins here with this character; None: the rule ends."""
+        if one == '"':
+            return [_character(each) for each in self._codes(self._take(_LITERAL, 'a closing "'), 1)]
+        if one == "[":
+            return self._class(self._take(_CLASS, "a closing ]"))
+        if one == ".":
+            self._at += 1
+            return [_others([])]
+        if one in "<!":
+            found = self._take(_TOKEN, "a token, as <[id]> or <text>")
+            return [Token(int(found[1]) if found[1] else found[2], found[0][0] == "!")]
+        return [self._number_of(self._take(_NAME, "a name")[0])] if _NAME.match(one) else None
 
-    def _terminal(self, found: str) -> int:
-        if found not in self.terminals:
-            self._numbers[found] = ~len(self.terminals)
-            self.terminals[found] = _characters(found)
-        return self._numbers[found]
+    def _class(self, found: re.Match[str]) -> Way:
+        codes, dashes = self._codes(found, 2), [each[0] == "-" for each in _CHARACTER.finditer(found[2])]
+        ranges, at = [], 0
+        while at < len(codes):
+            is_range = at + 2 < len(codes) and dashes[at + 1]
+            ranges.append((codes[at], codes[at + 2] if is_range else codes[at]))
+            at += 3 if is_range else 1
+        if not ranges:  # for llama.cpp this is the empty text
+            return []
+        return [_others(ranges) if found[1] else _real(ranges)]
 
-    def _named(self, name: str) -> int:
-        if name not in self._names:
-            self._names[name] = self._new(Rule(name))
-        return self._names[name]
+    def _codes(self, found: re.Match[str], group: int) -> list[int]:
+        """The characters of a literal or a class."""
+        codes, at = [], found.start(group)
+        while at < found.end(group):
+            one = _CHARACTER.match(self._text, at, found.end(group))
+            if one is None:
+                self._at = at
+                self._refuse("no such escape in GBNF")
+            at = one.end()
+            number = one[1] or one[2] or one[3]
+            codes.append(int(number, 16) if number else ord(_ESCAPES.get(one[4], one[4]) if one[4] else one[5]))
+        return codes
+
+    def _repeated(self, way: Way, size: int, in_group: bool) -> Way:
+        least, most = self._times(in_group)
+        if not size:
+            self._refuse("there is nothing to repeat before this")
+        if most is not None and most < least:
+            self._refuse(f"this repeats at least {least} and at most {most} times: swap the two")
+        items = way[len(way) - size :]
+        item = items[0] if size == 1 else self._new([items])
+        inner = self._ways(item)
+        if (least, most) == (0, 1) and len(inner) == 1 and len(inner[0]) == 1:
+            only = inner[0][0]
+            if isinstance(only, Repeated) and only.least == 1:
+                return [dataclasses.replace(only, least=0)]
+        return [] if most == 0 else [Repeated(item, least, most)]
+
+    def _folded(self, rule: Rule) -> Rule:
+        """A group. llama_cpp writes a{0,3} as (a (a (a)?)?)?, hundreds of them: they become one repetition again."""
+        last = rule[0][-1] if len(rule) == 1 and rule[0] else None
+        if isinstance(last, Repeated) and last.least == 0 and last.most and self._ways(last.item) == [rule[0][:-1]]:
+            return [[Repeated(last.item, 1, last.most + 1)]]
+        return rule
+
+    def _ways(self, item: Item) -> Rule:
+        """The alternatives of a group, or the item alone."""
+        return self.rules[item] if isinstance(item, int) and item in self._groups else [[item]]
+
+    def _times(self, in_group: bool) -> tuple[int, int | None]:
+        operator = self._here()
+        self._step(in_group)
+        if operator in _TIMES:
+            return _TIMES[operator]
+        least = self._number(in_group)
+        most: int | None = least
+        if self._here() == ",":
+            self._step(in_group)
+            most = self._number(in_group) if _NUMBER.match(self._here()) else None
+        if self._here() != "}":
+            self._refuse("expected }")
+        self._step(in_group)
+        return least, most
+
+    def _number(self, in_group: bool) -> int:
+        number = int(self._take(_NUMBER, "a number")[0])
+        self._skip(_SPACE if in_group else _IN_LINE)
+        return number
+
+    def _number_of(self, name: str) -> int:
+        if name not in self.numbers:
+            self.numbers[name] = self._new([])
+            self._places[name] = self._at
+        return self.numbers[name]
 
     def _new(self, rule: Rule) -> int:
-        self._rules.append(rule)
-        return len(self._rules) - 1
+        self.rules.append(rule)
+        return len(self.rules) - 1
 
-    def _begin(self, name: str) -> None:
-        number = self._named(name)
-        self._rules[number].alternatives = [[]]
-        self._open = [number]
+    def _here(self) -> str:
+        return self._text[self._at : self._at + 1]
 
-    def _begin_group(self) -> None:
-        if len(self._open) > _MOST_NESTED:
-            raise ValueError(
-                f"the grammar nests more than {_MOST_NESTED} parentheses, for which llama.cpp's stack may not suffice: "
-                "give inner groups names as rules of their own; of a JSON schema, lower maxLength and maxItems"
-            )
-        name = self._rules[self._open[-1]].name
-        group = self._new(Rule(name, [[]]))
-        self._add(group, 1 + len(name) // _ELEMENT_BYTES)  # llama.cpp makes a name for the group
-        self._open.append(group)
+    def _step(self, in_group: bool = True) -> None:
+        self._at += 1
+        self._skip(_SPACE if in_group else _IN_LINE)
 
-    def _add(self, item: int, size: int) -> None:
-        self._rules[self._open[-1]].alternatives[-1].append(item)
-        self._count(size)
-        self._size = size
+    def _skip(self, blanks: re.Pattern[str]) -> None:
+        found = blanks.match(self._text, self._at)
+        self._at = found.end() if found else self._at
 
-    def _count(self, num_elements: int) -> None:
-        self._num_elements += num_elements
-        if self._num_elements > _MOST_ELEMENTS:
-            raise ValueError(
-                f"the grammar has more than {_MOST_ELEMENTS} elements, each repetition written out as llama.cpp does: "
-                "repeat less, or without a limit (*, +)"
-            )
+    def _take(self, wanted: re.Pattern[str], name: str) -> re.Match[str]:
+        found = wanted.match(self._text, self._at)
+        if found is None:
+            self._refuse(f"expected {name}")
+        self._at = found.end()
+        return found
 
-    def _repeat(self, operator: str) -> None:
-        sequence = self._rules[self._open[-1]].alternatives[-1]
-        if not sequence:
-            return
-        least, most = _TIMES.get(operator) or _times(operator)
-        if self._recent and most is not None and most > _MOST_WRITTEN_OUT:
-            most = None
-        if most is not None and most < least:
-            raise ValueError(f"the grammar repeats something at least {least} and at most {most} times: swap the two")
-        copies = max(1, least + 1 if most is None else most)
-        name = self._rules[self._open[-1]].name
-        self._count(copies * (self._size + 3 + len(name) // _ELEMENT_BYTES))
-        sequence.append(self._repeated(sequence.pop(), least, most))
-        self._size = least * self._size + 1
+    def _line(self, place: int) -> int:
+        return self._text.count("\n", 0, place) + 1
 
-    def _repeated(self, item: int, least: int, most: int | None) -> int:
-        name = self._rules[self._open[-1]].name
-        if most is not None:
-            alternatives = [[item], *([[]] if least == 0 else [])]
-            return self._new(Rule(name, alternatives, times=max(1, most), least=least, again=most > 1))
-        endless = self._new(Rule(name))
-        self._rules[endless].alternatives = [[item, endless], []]
-        if least == 0:
-            return endless
-        first = item if least == 1 else self._repeated(item, least, least)
-        return self._new(Rule(name, [[first, endless]]))
+    def _refuse(self, reason: str) -> NoReturn:
+        rule = f"rule {self._rule!r:.100}, " if self._rule else ""
+        here = self._text[self._at : self._at + _SHOWN]
+        raise ValueError(f"the grammar's {rule}line {self._line(self._at)}: {reason}, at {here!r}")
 
 
-def _characters(found: str) -> Characters:
-    """The characters of a literal, a class or a dot. The name of a token has none."""
-    if found == ".":
-        return Characters(frozenset(RUNNING), 1)
-    if found[0] == '"':
-        written = CHARACTER.findall(found[1:].removesuffix('"'))
-        return Characters(frozenset(RUNNING).intersection(*({_character(one)} for one in written)), len(written))
-    if found[0] != "[":
-        return Characters(frozenset(), 1)
-    without = found.startswith("[^")
-    ranges = _RANGE.findall(found[1 + without :].removesuffix("]"))
-    bounds = [(_character(first), _character(last or first)) for first, last in ranges]
-    members = {one for one in RUNNING if any(first <= one <= last for first, last in bounds)}
-    return Characters(frozenset(RUNNING) - members if without else frozenset(members), 1)
+@functools.lru_cache(maxsize=4096)
+def _character(code: int) -> Characters:
+    return _real([(code, code)])
 
 
-def _character(written: str) -> str:
-    if written[:2] in ("\\x", "\\u", "\\U") and len(written) > 2:
-        return chr(min(int(written[2:], 16), 0x10FFFF))
-    return _ESCAPES.get(written[1], written[1]) if len(written) > 1 else written
+def _real(ranges: Sequence[tuple[int, int]]) -> Characters:
+    """The ranges without what no text has: the null character, and halves of surrogate pairs."""
+    found = []
+    for first, last in ranges:
+        for low, high in ((max(first, 1), min(last, _HALVES[0] - 1)), (max(first, _HALVES[1] + 1), min(last, _LAST))):
+            if low <= high:
+                found.append((low, high))
+    return tuple(found)
 
 
-def _times(braces: str) -> tuple[int, int | None]:
-    """The least and the largest number in ``{m}``, ``{m,}`` or ``{m,n}``; None: there is no largest."""
-    least, comma, most = re.sub(r"#[^\r\n]*", "", braces).partition(",")
-    return _number(least), (_number(most) if re.search(r"\d", most) else None) if comma else _number(least)
-
-
-def _number(text: str) -> int:
-    digits = "".join(re.findall(r"\d", text, re.ASCII)).lstrip("0")
-    return int(digits[:_MOST_DIGITS] or 0)
+def _others(ranges: Sequence[tuple[int, int]]) -> Characters:
+    """All characters but these."""
+    found, at = [], 0
+    for first, last in sorted(each for each in ranges if each[0] <= each[1]):
+        if first > at:
+            found.append((at, first - 1))
+        at = max(at, last + 1)
+    return _real([*found, (at, _LAST)])

@@ -39,7 +39,7 @@ def gbnf_behind(
         rules |= _up_to(thought.end, name, f"{_literal(between)} {_BLANKS} {name}-answer")
         start = f"{name}-0" if thought.is_begun else f"{_literal(thought.begin)} {name}-0 | {name}-answer"
     written = "\n".join(f"{each} ::= {rule}" for each, rule in {name: start, **rules}.items())
-    return f"{written}\n{text}", name
+    return f"{text}\n{written}", name  # so that the lines of the text keep their numbers
 
 
 def _up_to(mark: str, name: str, behind: str) -> dict[str, str]:

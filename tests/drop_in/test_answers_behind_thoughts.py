@@ -306,7 +306,11 @@ def test_a_call_beside_a_format_follows_its_schema(saying: Saying, asked: Any) -
 
 def test_what_is_wrong_with_a_grammar_is_said_of_the_users_own(saying: Saying) -> None:
     llm = saying(["So"], THINKS)
-    for text, quoted in (("so ::= 'x'", "rule 'root'"), ("root ::= so", "It begins: root ::= so")):
+    for text, quoted in (
+        ("so ::= 'x'", "rule 'so', line 1"),
+        ("so ::= [a]", "rule 'root'"),
+        ("root ::= so", "line 1 names a rule 'so'"),
+    ):
         with pytest.raises(ValueError, match=quoted):
             llm.create_chat_completion(**GREEDY, grammar=LlamaGrammar(_grammar=text))
     wrong: Any = 7

@@ -64,17 +64,18 @@ import sys, threading
 import specllama
 from specllama import _core
 from specllama.backend.libllama import API
+from specllama.grammars.gbnf_matcher import GbnfVocabulary
 from specllama.drop_in.lending import lent
 
 llm = specllama.Llama(sys.argv[1], n_ctx=64, n_threads=1, n_threads_batch=1, verbose=False)
 vocab = lent(llm).vocab
-first_bytes = _core.FirstBytes(API, vocab)
+grammars = GbnfVocabulary(vocab)
 
 sys.setswitchinterval(1e-6)
 
 def work():
     for _ in range(3000):
-        _core.Grammar(API, vocab, first_bytes, 'root ::= "a"', "root")
+        grammars.constraint('root ::= "a"', "root")
         _core.TokenTexts(API, vocab)
 
 threads = [threading.Thread(target=work) for _ in range(8)]

@@ -92,7 +92,7 @@ def test_statistics_and_tokens_of_several_calls(make_llama: MakeLlama, tiny_file
     assert watch.stats().num_tokens == 16
 
 
-@pytest.mark.parametrize("grammar", ["root ::= other", "nonsense", "root ::= root", 'start ::= "a"', "root ::= \0"])
+@pytest.mark.parametrize("grammar", ["root ::= other", "nonsense", 'start ::= "a"', "root ::= \0"])
 def test_a_grammar_that_does_not_parse_is_refused(make_llama: MakeLlama, grammar: str) -> None:
     llm = make_llama()
     with pytest.raises(ValueError, match="grammar"):

@@ -12,6 +12,7 @@ import llama_cpp
 import numpy as np
 
 from specllama import _core
+from specllama.grammars.gbnf_matcher import GbnfVocabulary
 
 
 @functools.cache
@@ -29,10 +30,9 @@ def vocab_address(llama: llama_cpp.Llama) -> int:
     return address
 
 
-def grammar(llama: llama_cpp.Llama, gbnf: str) -> _core.Grammar:
+def grammar(llama: llama_cpp.Llama, gbnf: str) -> _core.MaskConstraint:
     """A grammar over a model's tokens."""
-    vocab = vocab_address(llama)
-    return _core.Grammar(api(), vocab, _core.FirstBytes(api(), vocab), gbnf, "root")
+    return GbnfVocabulary(vocab_address(llama)).constraint(gbnf, "root")
 
 
 def drafters_of(draft: _core.Sequence | None, corpus: np.ndarray[Any, Any] | None = None) -> list[_core.Drafter]:
@@ -104,7 +104,7 @@ class Engine:
         assert address is not None
         return _core.Sequence(_core.Decoder(api(), address, name), 0)
 
-    def grammar(self, gbnf: str) -> _core.Grammar:
+    def grammar(self, gbnf: str) -> _core.MaskConstraint:
         """A grammar over the target's tokens."""
         return grammar(self.target_llama, gbnf)
 

@@ -10,7 +10,7 @@ import pages
 PAGE = pages.ROOT / "docs" / "troubleshooting.md"
 
 BINDINGS = (
-    *("buffer_types", "counters", "decoders", "distributions", "grammars", "kernels", "masks"),
+    *("buffer_types", "counters", "decoders", "distributions", "kernels", "masks"),
     *("libllama", "logs", "module", "samplers", "scheduler", "speculator", "tables", "vocabularies"),
 )
 

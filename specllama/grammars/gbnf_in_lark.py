@@ -1,0 +1,190 @@
+"""Writes the rules of GBNF for llguidance, which then allows the same texts as llama.cpp.
+
+Of its own lexemes, llguidance takes the longest that fits; llama.cpp follows every reading. It is the same if a lexeme
+is one character, or the whole text. So rules that do not refer to themselves become one regular expression, and others
+become rules of single characters.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+from .components import components
+from .gbnf import Characters, Item, Reader, Repeated, Rule, Token, Way
+
+_MOST_DEEP = 300  # rules that refer to one another: llguidance recurses, and 400 need a stack of 1 MB
+_MOST_GROUPS = 40  # in each other, in a regular expression
+_LONGEST = 1_000_000  # characters of a regular expression
+_NEVER: Characters = ((0, 0),)  # the null character, which no token writes
+_OPTIONS = '%llguidance {"no_forcing": true}\n'  # else only one token would be allowed where one text is
+
+
+def in_lark(text: str, root: str, token: Callable[[str], int]) -> str:
+    """Write a GBNF grammar in the language of llguidance.
+
+    Args:
+        text: the grammar.
+        root: the name of the rule with which it begins.
+        token: gives the token with a text that is written <text>. It raises a ValueError if there is none.
+
+    Raises:
+        ValueError: it is no GBNF, or it nests its rules too deep.
+    """
+    reader = Reader(text)
+    if root not in reader.numbers:
+        raise ValueError(f"the grammar has no rule {root!r:.100}, with which it must begin")
+    first = reader.numbers[root]
+    rules = _with_loops(reader.rules, first)
+    order, depth = _order(rules, first)
+    regex = _as_regex(rules, order)
+    if regex is not None:
+        return f"{_OPTIONS}start: " + (f"/{regex}/" if regex else '""')
+    if depth > _MOST_DEEP:
+        raise ValueError(
+            f"the grammar has rules or parentheses in each other more than {_MOST_DEEP} deep, for which "
+            "llguidance's stack may not suffice: put them into fewer rules"
+        )
+    lines = (f"r{number}: {_alternatives(rules[number], token)}" for number in order)
+    return f"{_OPTIONS}start: r{first}\n" + "\n".join(lines)
+
+
+def _rule_in(item: Item) -> int | None:
+    """The rule to which an item refers."""
+    while isinstance(item, Repeated):
+        item = item.item
+    return item if isinstance(item, int) else None
+
+
+def _uses(rule: Rule) -> Iterator[int]:
+    return (number for way in rule for item in way if (number := _rule_in(item)) is not None)
+
+
+def _with_loops(rules: Sequence[Rule], first: int) -> list[Rule]:
+    """The rules with loops in place of right recursion, which would take time that grows with the text's square.
+
+    Rules that end with one another are states of an automaton. It is read from its beginning: for each state, there is
+    a rule of the texts that lead to it.
+    """
+    rules = [[ending for way in rule for ending in _endings(way)] for rule in rules]
+    tails = [[way[-1] for way in rule if way and isinstance(way[-1], int)] for rule in rules]
+    made: dict[int, Rule] = {}
+    circles = [
+        members for members in components(tails) if any(tail in members for one in members for tail in tails[one])
+    ]
+    circle_of = {one: members for members in circles for one in members}
+    begun = {first}
+    for number, rule in enumerate(rules):
+        for way in rule:
+            inner = way[:-1] if way and way[-1] in circle_of.get(number, ()) else way
+            begun |= set(_uses([inner]))
+    for members in circles:
+        for entry in members & begun:
+            made[entry] = _automaton(rules, members, entry)
+    for entry, rule in made.items():
+        rules[entry] = rule
+    return rules
+
+
+def _endings(way: Way) -> list[Way]:
+    """An alternative; two, if it ends with an optional rule."""
+    last = way[-1] if way else None
+    if isinstance(last, Repeated) and isinstance(last.item, int) and (last.least, last.most) == (0, 1):
+        return [way[:-1], [*way[:-1], last.item]]
+    return [way]
+
+
+def _automaton(rules: list[Rule], members: set[int], entry: int) -> Rule:
+    """The alternatives of a rule by which members of a circle are entered. Adds rules of the texts before each."""
+    if len(members) == 1:
+        turns = [way[:-1] for way in rules[entry] if way and way[-1] == entry and len(way) > 1]
+        rules.append(turns)
+        loop: Way = [Repeated(len(rules) - 1, 0, None)] if turns else []
+        return [[*loop, *way] for way in rules[entry] if not (way and way[-1] == entry)] or [[*loop, _NEVER]]
+    before = {one: len(rules) + place for place, one in enumerate(members)}
+    rules.extend([] for _ in members)
+    rules[before[entry]].append([])
+    ends = []
+    for one in members:
+        for way in rules[one]:
+            if way and way[-1] in members:
+                rules[before[way[-1]]].append([before[one], *way[:-1]])
+            else:
+                ends.append([before[one], *way])
+    return ends or [[before[one], _NEVER] for one in members]
+
+
+def _order(rules: Sequence[Rule], first: int) -> tuple[list[int], int]:
+    """The rules that are needed, each behind those that it refers to; and how deep they refer to each other."""
+    needed, waiting = {first}, [first]
+    while waiting:
+        for number in set(_uses(rules[waiting.pop()])) - needed:
+            needed.add(number)
+            waiting.append(number)
+    uses = [sorted(set(_uses(rule))) if number in needed else [] for number, rule in enumerate(rules)]
+    depths = [0] * len(rules)
+    order = []
+    for members in components(uses):
+        depth = len(members) + max(
+            (depths[used] for one in members for used in uses[one] if used not in members), default=0
+        )
+        for one in members & needed:
+            depths[one] = depth
+            order.append(one)
+    return order, depths[first]
+
+
+def _as_regex(rules: Sequence[Rule], order: Sequence[int]) -> str | None:
+    """The regular expression of the last of these rules; None if there is none, or if it is too long."""
+    known: dict[int, tuple[str, int]] = {}  # with the groups in each other
+
+    def of(item: Item) -> tuple[str, int] | None:
+        if isinstance(item, Repeated):
+            inner = of(item.item)
+            return (f"(?:{inner[0]}){_times(item)}", inner[1] + 1) if inner and inner[0] else inner
+        if isinstance(item, int):
+            return known.get(item)
+        return None if isinstance(item, Token) else (_characters(item), 0)
+
+    for number in order:
+        ways: dict[str, int] = {}
+        for way in rules[number]:
+            parts = [of(item) for item in way]
+            if None in parts:
+                return None
+            ways["".join(part[0] for part in parts if part)] = max((part[1] for part in parts if part), default=0)
+        text = next(iter(ways)) if len(ways) == 1 else f"(?:{'|'.join(ways)})"
+        known[number] = text, max(ways.values()) + (len(ways) > 1)
+        if len(text) > _LONGEST or known[number][1] > _MOST_GROUPS:
+            return None
+    return known[order[-1]][0]
+
+
+def _alternatives(rule: Rule, token: Callable[[str], int]) -> str:
+    return "\n | ".join(dict.fromkeys(" ".join(_written(item, token) for item in way) or '""' for way in rule))
+
+
+def _written(item: Item, token: Callable[[str], int]) -> str:
+    if isinstance(item, Repeated):
+        return _written(item.item, token) + _times(item)
+    if isinstance(item, Token):
+        number = token(item.named) if isinstance(item.named, str) else item.named
+        return f"<[{'^' if item.is_other else ''}{number}]>"
+    return f"r{item}" if isinstance(item, int) else f"/{_characters(item)}/"
+
+
+def _times(item: Repeated) -> str:
+    simple = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((item.least, item.most))
+    return simple or f"{{{item.least},{'' if item.most is None else item.most}}}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _characters(ranges: Characters) -> str:
+    """The regular expression of a character in ranges."""
+    parts = [_code(first) if first == last else f"{_code(first)}-{_code(last)}" for first, last in ranges or _NEVER]
+    return parts[0] if len(parts) == 1 and "-" not in parts[0] else f"[{''.join(parts)}]"
+
+
+def _code(code: int) -> str:
+    one = chr(code)
+    return one if one.isascii() and (one.isalnum() or one == " ") else f"\\x{{{code:x}}}"
