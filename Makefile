@@ -16,9 +16,9 @@ THREADED := amx attention attention_of_many batch_invariance engine_equality int
 # The compilers that `make warnings` asks, those which are here.
 COMPILERS ?= $(foreach compiler,g++ clang++,$(if $(shell command -v $(compiler)),$(compiler)))
 # What `make dist` and everybody's build needs: [build-system] of pyproject.toml, and CMake and Ninja from wheels.
-BUILD_TOOLS := "scikit-build-core>=0.11" "pybind11>=2.13" cmake ninja
+BUILD_TOOLS := "scikit-build-core>=0.11" "pybind11>=3" "pybind11-stubgen==3.0.0" cmake ninja
 SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE models/catalog.toml models/families.toml \
-	$(shell find cpp specllama -name '*.?pp' -o -name '*.py' -o -name '*.pyi' -o -name py.typed -o -name '*.j2' -o -name '*.html' -o -name '*.js' -o -name '*.LICENSE' -o -name '*.jsonl')
+	$(shell find cpp specllama -name '*.?pp' -o -name '*.py' -o -name py.typed -o -name '*.j2' -o -name '*.html' -o -name '*.js' -o -name '*.LICENSE' -o -name '*.jsonl')
 
 .DEFAULT_GOAL := help
 .PHONY: complete help install models demo test test-all docs lint types format-check format check warnings sanitize dist clean
@@ -101,6 +101,7 @@ $(VENV)/.venv: scripts/preflight.py
 # command warns of a llama.cpp from there that would crash on this machine, see docs/troubleshooting.md.
 $(VENV)/.installed: $(VENV)/.venv $(SOURCES)
 	$(PIP) install --no-build-isolation --no-deps --config-settings=cmake.define.SPECLLAMA_TESTS=ON $(if $(WERROR),--config-settings=cmake.define.SPECLLAMA_WERROR=ON) .
+	@cp $(VENV)/lib/python*/site-packages/specllama/_core*.pyi specllama/  # for mypy
 	@$(BIN)/python -c "import importlib.util as u, sys; sys.exit(u.find_spec('llama_cpp') is None)" || printf '%s\n' "" \
 		"Next: llama-cpp-python, which is compiled from source the first time: about 8 minutes on two cores." \
 		"pip says 'still running...' meanwhile. Build it for a GPU as its own documentation says (CMAKE_ARGS)." ""

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "tests"))
+sys.path.append(str(ROOT / "tests" / "helpers"))
 from parallel_simulation import ParallelSimulation  # noqa: E402
 from simulation import Curve, Machine, Simulation, Text, curve  # noqa: E402
 

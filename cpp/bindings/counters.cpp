@@ -2,6 +2,7 @@
 #include "loop/counters.hpp"
 
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <map>
 #include <string>
@@ -33,8 +34,8 @@ std::map<std::string, SourceCounters> per_source(const Counters & self) {
     return result;
 }
 
-py::dict numbers(const Counters & self) {
-    py::dict result;
+py::typing::Dict<py::str, py::float_> numbers(const Counters & self) {
+    py::typing::Dict<py::str, py::float_> result;
 #define SPECLLAMA_NUMBER(type, name, summary) result[#name] = self.name;
     SPECLLAMA_COUNTERS(SPECLLAMA_NUMBER)
 #undef SPECLLAMA_NUMBER

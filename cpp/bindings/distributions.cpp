@@ -1,6 +1,7 @@
 // The distributions and log-probabilities that are made of logits.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <cmath>
 #include <memory>
@@ -72,8 +73,8 @@ TokenLogprob logprobs(const Logits & logits, std::size_t token, std::size_t num_
     return result;
 }
 
-py::dict top_of(const TokenLogprob & self) {
-    py::dict by_id;
+py::typing::Dict<py::int_, py::float_> top_of(const TokenLogprob & self) {
+    py::typing::Dict<py::int_, py::float_> by_id;
     for (const auto & [token, logprob] : self.top) {
         by_id[py::int_(token)] = logprob;
     }

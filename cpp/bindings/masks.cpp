@@ -1,5 +1,6 @@
 // A constraint whose masks a Python object makes, and what that object needs to know of a vocabulary.
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <algorithm>
 #include <cstring>
@@ -73,7 +74,8 @@ std::optional<Constraint::Forced> forced(MaskConstraint & self, const std::vecto
     return self.forced(recent.data(), recent.size());
 }
 
-py::tuple pieces(const LlamaApi & api, std::uintptr_t vocab) {
+py::typing::Tuple<py::typing::List<py::bytes>, py::typing::List<py::int_>> pieces(const LlamaApi & api,
+                                                                                  std::uintptr_t vocab) {
     TokenPieces found;
     {
         const GilReleased released;

@@ -54,7 +54,7 @@ class GilHeld {
 public:
     GilHeld() {
         if (python_ends() && PyGILState_GetThisThreadState() == nullptr) {
-            stay_for_good();  // Python does not know this thread, and can no longer be told of it
+            stay_for_good();  // Python does not know this thread, and registers none any more
         }
         try {
             gil_.emplace();

@@ -33,7 +33,7 @@ std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target,
         }
     }
     std::unique_ptr<Decoding> decoding =
-        scheduler ? Scheduler::text(std::move(scheduler), target->id()) : std::make_unique<Alone>();
+        scheduler ? Scheduler::text(std::move(scheduler), target->id()) : std::make_unique<SingleText>();
     return std::make_unique<Speculator>(std::move(target), std::move(decoding),
                                         drafters.empty() ? nullptr : std::make_unique<Drafting>(std::move(drafters)));
 }

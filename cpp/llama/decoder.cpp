@@ -2,23 +2,14 @@
 #include "llama/decoder.hpp"
 
 #include <algorithm>
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cstdlib>
-#include <mutex>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
-#include <thread>
 #include <utility>
-
-#ifndef _WIN32
-#include <unistd.h>
-#endif
 
 #include "kernels/quantized_type.hpp"
 #include "kernels/this_decode.hpp"
+#include "llama/decode_under_way.hpp"
 #include "llama/errors.hpp"
 
 namespace specllama {
@@ -26,57 +17,6 @@ namespace specllama {
 namespace {
 
 constexpr uint32_t kPartialOnly = 1;  // LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: only what seq_rm cannot cut
-
-constexpr std::size_t most_encoded = 32;  // rows
-constexpr std::chrono::seconds most_waited{10};
-
-// A decode that is under way. When the process ends, exit() destroys ggml's static objects while daemon threads of
-// Python may still compute with them. So exit() waits for the decodes that are under way, and threads that begin
-// another one then stay where they are.
-class DecodeUnderWay {
-public:
-    DecodeUnderWay() {
-        // By now a model is loaded, and ggml has made its static objects: exit() destroys them after it has run wait().
-        static std::once_flag once;
-        std::call_once(once, [] {
-            process_ = this_process();
-            std::atexit(&wait);
-        });
-        count_ += 1;
-        if (is_ending_) {
-            count_ -= 1;
-            for (;;) {
-                std::this_thread::sleep_for(std::chrono::hours(1));
-            }
-        }
-    }
-    ~DecodeUnderWay() { count_ -= 1; }
-    DecodeUnderWay(const DecodeUnderWay &) = delete;
-    DecodeUnderWay & operator=(const DecodeUnderWay &) = delete;
-
-private:
-    static inline std::atomic<int> count_{0};
-    static inline std::atomic<bool> is_ending_{false};
-    static inline int64_t process_ = 0;  // the process that counts; a fork of it does not have the counted threads
-
-    static int64_t this_process() {
-#ifdef _WIN32
-        return 0;
-#else
-        return getpid();
-#endif
-    }
-    static void wait() {
-        if (process_ != this_process()) {
-            return;
-        }
-        is_ending_ = true;
-        const auto until = std::chrono::steady_clock::now() + most_waited;
-        while (count_ > 0 && std::chrono::steady_clock::now() < until) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
-    }
-};
 
 llama_context * not_null(llama_context * context) {
     if (context == nullptr) {
@@ -137,7 +77,7 @@ Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, s
       embeds_(embeds),
       rollback_(way_back()),
       n_embd_(static_cast<std::size_t>(api_->llama_model_n_embd(api_->llama_get_model(context)))),
-      state_size_(num_given() * n_embd_) {
+      inputs_(api_, hidden_, n_embd_, name_) {
     if (memory_ == nullptr) {
         throw std::invalid_argument("the " + name_ +
                                     " model keeps no KV cache: it is an embedding model and cannot generate text");
@@ -313,84 +253,6 @@ void Decoder::lay_out_beside(const BatchPart & part) {
     }
 }
 
-// For a head with a noise block: puts the target's states into the memory, in a batch of their own. Only keys and
-// values are computed from them.
-int32_t Decoder::inject(const BatchPart * parts, std::size_t num_parts) {
-    constexpr std::size_t axes = 4;  // numbers of a position for some rotary embeddings: time, twice space, nothing
-    features_.clear();
-    positions_.clear();
-    sequence_pointers_.clear();
-    sequence_ids_.resize(num_parts);
-    for (std::size_t k = 0; k < num_parts; ++k) {
-        const BatchPart & part = parts[k];
-        sequence_ids_[k] = part.seq_id;
-        features_.insert(features_.end(), part.features, part.features + part.num_injected * hidden_.n_features);
-        sequence_pointers_.insert(sequence_pointers_.end(), part.num_injected, &sequence_ids_[k]);
-        for (std::size_t i = 0; i < part.num_injected; ++i) {
-            positions_.push_back(static_cast<int32_t>(part.position + i));
-        }
-    }
-    const std::size_t count = positions_.size();
-    if (count == 0) {
-        return 0;
-    }
-    positions_.resize(axes * count);
-    for (std::size_t axis = 1; axis + 1 < axes; ++axis) {
-        std::copy_n(positions_.begin(), count, positions_.begin() + static_cast<std::ptrdiff_t>(axis * count));
-    }
-    std::fill_n(positions_.begin() + static_cast<std::ptrdiff_t>((axes - 1) * count), count, 0);
-    sequence_counts_.assign(count, 1);
-    outputs_.assign(count, 0);
-    const llama_batch batch = {
-        static_cast<int32_t>(count), nullptr,        features_.data(), positions_.data(), sequence_counts_.data(),
-        sequence_pointers_.data(),   outputs_.data()};
-    const int32_t code = api_->llama_decode(context_, batch);
-    api_->llama_synchronize(context_);
-    return code;
-}
-
-// For a head: collects what it reads beside the tokens. The target's states go through the encoder, if there is one.
-int32_t Decoder::lay_out_inputs(const BatchPart * parts, std::size_t num_parts) {
-    inputs_.clear();
-    for (std::size_t k = 0; k < num_parts; ++k) {
-        const BatchPart & part = parts[k];
-        if (part.features == nullptr) {
-            inputs_.insert(inputs_.end(), part.states, part.states + part.count * state_size_);
-        } else if (!hidden_.encodes) {
-            inputs_.insert(inputs_.end(), part.features, part.features + part.count * hidden_.n_features);
-        } else if (const int32_t code = encode(part.features, part.count)) {
-            return code;
-        }
-    }
-    return 0;
-}
-
-// Appends the encoder's output for each row to the inputs. llama.cpp reserves a row of logits for each row, and ends
-// the process where there are more rows than n_ubatch. So the rows are encoded in parts.
-int32_t Decoder::encode(const float * features, std::size_t count) {
-    const std::size_t most = std::min<std::size_t>(most_encoded, api_->llama_n_ubatch(context_));
-    std::array<int8_t, most_encoded> all{};
-    all.fill(1);
-    for (std::size_t done = 0; done < count;) {
-        const std::size_t rows = std::min(most, count - done);
-        features_.assign(features + done * hidden_.n_features, features + (done + rows) * hidden_.n_features);
-        const llama_batch batch = {
-            static_cast<int32_t>(rows), nullptr, features_.data(), nullptr, nullptr, nullptr, all.data()};
-        const Taps::Reading reading(*hidden_.taps);
-        if (const int32_t code = api_->llama_encode(context_, batch)) {
-            return code;
-        }
-        api_->llama_synchronize(context_);
-        const std::vector<float> & encoded = hidden_.taps->values(hidden_.taps->size() - 1);
-        if (encoded.size() != rows * n_embd_) {
-            throw DecodeError("this llama.cpp does not show what the encoder of the " + name_ + " computes");
-        }
-        inputs_.insert(inputs_.end(), encoded.begin(), encoded.end());
-        done += rows;
-    }
-    return 0;
-}
-
 // The row of a token in a tensor. llama.cpp may have computed rows only for the tokens whose logits are wanted.
 std::size_t Decoder::row_of(std::size_t token, std::size_t num_rows) const {
     if (num_rows == tokens_.size() && token < num_rows) {
@@ -407,7 +269,7 @@ std::size_t Decoder::row_of(std::size_t token, std::size_t num_rows) const {
 
 void Decoder::copy_states(std::size_t first, std::size_t count, std::vector<float> & out) const {
     for (std::size_t token = first; token < first + count; ++token) {
-        for (std::size_t i = 0; i < num_given(); ++i) {
+        for (std::size_t i = 0; i < hidden_.num_given(); ++i) {
             const std::vector<float> & values = hidden_.taps->values(i);
             const float * row = values.data() + row_of(place_in_batch(token), values.size() / n_embd_) * n_embd_;
             out.insert(out.end(), row, row + n_embd_);
@@ -466,7 +328,8 @@ int32_t Decoder::decode_laid_out(const llama_batch & batch, const BatchPart * pa
 int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
     const DecodeUnderWay under_way;
     if (is_head()) {
-        const int32_t code = hidden_.block ? inject(parts, num_parts) : lay_out_inputs(parts, num_parts);
+        const int32_t code =
+            hidden_.block ? inputs_.inject(context_, parts, num_parts) : inputs_.collect(context_, parts, num_parts);
         if (code != 0) {
             return code;
         }

@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "llama/batch.hpp"
+#include "llama/head_inputs.hpp"
 #include "llama/interruption.hpp"
 #include "llama/llama_api.hpp"
-#include "llama/taps.hpp"
-#include "math/token_list.hpp"
 
 namespace specllama {
 
@@ -32,76 +32,6 @@ enum class Rollback {
     sliding_window,  // a KV cache, too, but it can go back only as far as the window reaches
     snapshot,        // recurrent or hybrid, n_rs_seq > 0: llama.cpp keeps the states after the last batch's tokens
     checkpoint,      // recurrent or hybrid: a copy of the state is restored, and later tokens are decoded again
-};
-
-// A text may have positions without a token, such as those of an image that a chat handler has decoded. Such a position
-// has an id of its own, which is this number or lower (engine/position.py).
-constexpr int32_t first_embedding = -(1 << 30);
-inline bool is_embedding(int32_t id) { return id <= first_embedding; }
-
-// A row of a batch that is not part of the text: a token that might come later, and which rows it sees. A branch sees
-// the text up to its last token that is not a draft (the first token whose logits are wanted), and earlier rows of the
-// branch. The memory holds such rows and branches only while the batch is decoded.
-struct BesideRow {
-    int32_t token = 0;
-    std::size_t ahead = 0;         // positions after the text's last token, from 1
-    std::size_t branch = 0;        // the first branch that the row belongs to, from 0
-    std::size_t num_branches = 1;  // the row belongs to this many branches, beginning with `branch`
-    bool wanted = false;           // whether its logits are wanted
-};
-
-// All MTP layers that follow one another, in turn.
-constexpr int32_t all_layers = -1;
-
-// What one sequence adds to a batch.
-struct BatchPart {
-    const int32_t * tokens = nullptr;  // [count]
-    std::size_t count = 0;
-    std::size_t first_output = 0;        // logits are wanted from this token on
-    const TokenList * listed = nullptr;  // logits are wanted of these tokens only; null: of all
-    // For a head's sequence: what it reads beside each token. Either the target's states [count][n_features], or the
-    // head's own states [count][state_size].
-    const float * features = nullptr;
-    const float * states = nullptr;
-    bool keeps_states = false;  // copy_states() will be called
-    // For a head with a noise block: this many of the first tokens are not read; their features [num_injected] are.
-    std::size_t num_injected = 0;
-    // Rows beside the text, if this is the only part of the batch. They follow the part's rows. Branch i has the seq_id
-    // `sequence` + 1 + i.
-    const std::vector<BesideRow> * beside = nullptr;
-    // With several MTP layers: which one computes the batch, from 0, or all_layers. Equal in all parts of a batch.
-    int32_t layer = 0;
-    int32_t seq_id = 0;
-    std::size_t position = 0;  // of the first token
-};
-
-// The input of a head that drafts several tokens in one decode: the last token of the text, then masks. The target's
-// states of the earlier text go into the head's memory in a batch without tokens.
-struct NoiseBlock {
-    std::size_t size = 0;   // tokens of the longest block
-    int32_t mask = 0;       // the token in the places that are not known yet
-    std::size_t first = 0;  // the first place of the block that drafts a token
-    // A block must have the full size: the graph that chains its places needs blocks of one size in a batch.
-    bool is_whole = false;
-    // If above 0: each place chooses among this many tokens, depending on the token of the place before it. A state
-    // then holds the ids of these tokens, then their scores for each candidate of the place before. 0: the logits are
-    // used.
-    std::size_t num_candidates = 0;
-};
-
-// The hidden states that a decoder returns, and those that it reads.
-struct HiddenStates {
-    // Which tensors to read. For a head: its own state, then, if it has an encoder, the encoder's output. For a target:
-    // the states that a head is to read, in this order. Null: none.
-    std::shared_ptr<Taps> taps = nullptr;
-    std::size_t n_features = 0;  // floats that a head reads from the target for each token; 0: not a head
-    bool encodes = false;        // a head's own encoder transforms the features first
-    std::optional<NoiseBlock> block = std::nullopt;  // for a head that has one
-    bool of_wanted = false;                          // states exist only for tokens whose logits are wanted
-    // For MTP layers, the i-th of which predicts the i-th token: how many there are, and libllama's function that
-    // chooses which layer computes the next batch. Null: there is only one layer.
-    std::size_t num_layers = 1;
-    void (*choose_layer)(llama_context *, int32_t) = nullptr;
 };
 
 // Whether a decode skips the logits that are not wanted.
@@ -153,7 +83,7 @@ public:
     // Whether hidden states exist only for tokens whose logits are wanted.
     bool gives_of_wanted() const { return hidden_.of_wanted; }
     // Floats of the hidden state of one token.
-    std::size_t state_size() const { return state_size_; }
+    std::size_t state_size() const { return hidden_.num_given() * n_embd_; }
     // Appends the hidden states [count][state_size] of the last batch's tokens from number `first` on, if the batch
     // kept them. Throws DecodeError if llama.cpp does not show them.
     void copy_states(std::size_t first, std::size_t count, std::vector<float> & out) const;
@@ -236,14 +166,10 @@ private:
     bool window_is_whole(int32_t sequence, std::size_t count) const;
     void lay_out(const BatchPart * parts, std::size_t num_parts);
     void lay_out_beside(const BatchPart & part);
-    int32_t lay_out_inputs(const BatchPart * parts, std::size_t num_parts);
-    int32_t inject(const BatchPart * parts, std::size_t num_parts);
-    int32_t encode(const float * features, std::size_t count);
     int32_t decode_without_embeddings(const llama_batch & batch);
     int32_t decode_in_branches(const llama_batch & batch, const BatchPart & part);
     int32_t decode_in_layers(const llama_batch & batch, const BatchPart * parts, std::size_t num_parts);
     int32_t decode_laid_out(const llama_batch & batch, const BatchPart * parts, std::size_t num_parts);
-    std::size_t num_given() const { return hidden_.taps ? hidden_.taps->size() - (hidden_.encodes ? 1 : 0) : 0; }
     std::size_t row_of(std::size_t token, std::size_t num_rows) const;
     std::size_t place_in_batch(std::size_t token) const { return hidden_.block ? places_.at(token) : token; }
 
@@ -262,7 +188,7 @@ private:
     bool embeds_;
     Rollback rollback_;
     std::size_t n_embd_;
-    std::size_t state_size_;
+    HeadInputs inputs_;
     std::map<int32_t, Sequence *> sequences_;  // by seq_id
     std::uint64_t num_cells_filled_ = 0;
     std::uint64_t num_plans_ = 0;
@@ -285,8 +211,6 @@ private:
     std::vector<int32_t> branch_ids_;  // the part's seq_id, then those of the branches
     std::vector<int32_t *> sequence_pointers_;
     std::vector<int8_t> outputs_;
-    std::vector<float> features_;
-    std::vector<float> inputs_;
     std::vector<std::size_t> places_;  // index in the batch of each token of the parts; injected tokens take no row
 };
 

@@ -7,8 +7,8 @@
 namespace specllama {
 
 // Several sequences may have the same decoder, which is marked once.
-std::shared_ptr<void> Alone::visit(const std::vector<Sequence *> & sequences, const bool & /*under_way*/,
-                                   const std::function<void()> * poll) {
+std::shared_ptr<void> SingleText::visit(const std::vector<Sequence *> & sequences, const bool & /*under_way*/,
+                                        const std::function<void()> * poll) {
     std::vector<Decoder *> decoders;
     auto uses = std::make_shared<std::list<Decoder::Use>>();
     for (Sequence * sequence : sequences) {

@@ -40,7 +40,7 @@ public:
     // To be called before a part of a prompt is decoded: takes over what another text holds of `history`. Returns false
     // if another text is about to decode the part. The caller then checks whether its text is still wanted, and calls
     // again.
-    virtual bool share(Sequence & own, const std::vector<int32_t> & history) = 0;
+    virtual bool share(Sequence & cache, const std::vector<int32_t> & history) = 0;
 
     // Notifies that the prompt is decoded and a round begins.
     virtual void begin_round() {}
@@ -49,7 +49,7 @@ public:
 };
 
 // For a text that has its memory to itself.
-class Alone final : public Decoding {
+class SingleText final : public Decoding {
 public:
     std::shared_ptr<void> visit(const std::vector<Sequence *> & sequences, const bool & under_way,
                                 const std::function<void()> * poll) override;

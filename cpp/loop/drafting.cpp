@@ -71,8 +71,8 @@ Drafting::Drafting(std::vector<std::shared_ptr<Drafter>> drafters)
 std::vector<Sequence *> Drafting::sequences() const {
     std::vector<Sequence *> all;
     for (const auto & drafter : drafters_) {
-        const std::vector<Sequence *> own = drafter->sequences();
-        all.insert(all.end(), own.begin(), own.end());
+        const std::vector<Sequence *> of_one = drafter->sequences();
+        all.insert(all.end(), of_one.begin(), of_one.end());
     }
     return all;
 }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t margin = 64;  // tokens: a text that only just fits would soon be paused again
 
-ScheduledText * youngest(const Room::Texts & texts, bool (*is_meant)(const ScheduledText &)) {
+ScheduledText * youngest(const CacheRoom::Texts & texts, bool (*is_meant)(const ScheduledText &)) {
     ScheduledText * found = nullptr;
     for (ScheduledText * text : texts) {
         if (is_meant(*text) && (found == nullptr || text->number > found->number)) {
@@ -21,7 +21,7 @@ ScheduledText * youngest(const Room::Texts & texts, bool (*is_meant)(const Sched
 }
 
 // The youngest of the texts that are late, or else of the others; never the last text that is not paused.
-ScheduledText * next_to_pause(const Room::Texts & texts) {
+ScheduledText * next_to_pause(const CacheRoom::Texts & texts) {
     const auto is_active = [](const ScheduledText * text) { return text->state != ScheduledText::State::paused; };
     if (std::count_if(texts.begin(), texts.end(), is_active) < 2) {
         return nullptr;
@@ -45,13 +45,13 @@ std::size_t num_cells(const std::vector<const Sequence *> & sequences) {
 
 }  // namespace
 
-Sequence * Room::sequence(const ScheduledText & text, std::size_t k) const {
+Sequence * CacheRoom::sequence(const ScheduledText & text, std::size_t k) const {
     const std::lock_guard lock(decoders_[k]->memory_mutex());
     const auto found = decoders_[k]->sequences().find(text.id);
     return found != decoders_[k]->sequences().end() ? found->second : nullptr;
 }
 
-bool Room::make(Decoder & decoder, const Texts & texts) {
+bool CacheRoom::make(Decoder & decoder, const Texts & texts) {
     if (clear_free(decoder, texts)) {
         return true;
     }
@@ -63,7 +63,7 @@ bool Room::make(Decoder & decoder, const Texts & texts) {
     return true;
 }
 
-bool Room::clear_free(Decoder & decoder, const Texts & texts) {
+bool CacheRoom::clear_free(Decoder & decoder, const Texts & texts) {
     const std::lock_guard lock(decoder.memory_mutex());
     if (!decoder.is_open()) {
         return false;
@@ -84,27 +84,27 @@ bool Room::clear_free(Decoder & decoder, const Texts & texts) {
     return longest != nullptr;
 }
 
-void Room::pause(ScheduledText & text) {
+void CacheRoom::pause(ScheduledText & text) {
     text.held.resize(decoders_.size());
     for (std::size_t k = 0; k < decoders_.size(); ++k) {
         const std::lock_guard lock(decoders_[k]->memory_mutex());
-        Sequence * own = sequence(text, k);
+        Sequence * cache = sequence(text, k);
         // A head's memory has room for all texts, and cannot be decoded again.
-        if (own == nullptr || !decoders_[k]->is_open() || decoders_[k]->is_head()) {
+        if (cache == nullptr || !decoders_[k]->is_open() || decoders_[k]->is_head()) {
             continue;
         }
         // A text can be paused while it is being decoded again. `held` is then known already.
-        if (own->tokens().size() > text.held[k].size()) {
-            text.held[k] = own->tokens();
+        if (cache->tokens().size() > text.held[k].size()) {
+            text.held[k] = cache->tokens();
         }
-        own->drop_plan();
-        own->keep(0);
+        cache->drop_plan();
+        cache->keep(0);
     }
     text.state = ScheduledText::State::paused;
     num_pauses_ += 1;
 }
 
-ScheduledText * Room::oldest_paused(const Texts & texts) {
+ScheduledText * CacheRoom::oldest_paused(const Texts & texts) {
     ScheduledText * oldest = nullptr;
     for (ScheduledText * text : texts) {
         if (text->is_here && text->state == ScheduledText::State::paused &&
@@ -115,14 +115,14 @@ ScheduledText * Room::oldest_paused(const Texts & texts) {
     return oldest;
 }
 
-bool Room::may_resume(const ScheduledText & paused, const Texts & texts, double since) const {
+bool CacheRoom::may_resume(const ScheduledText & paused, const Texts & texts, double since) const {
     const auto is_expected = [since](const ScheduledText * text) {
         return text->state != ScheduledText::State::paused && (!text->is_between_calls() || text->away_since > since);
     };
     return std::none_of(texts.begin(), texts.end(), is_expected) || fits(paused, texts);
 }
 
-void Room::hold_back(const Texts & texts, const ScheduledText & paused) {
+void CacheRoom::hold_back(const Texts & texts, const ScheduledText & paused) {
     for (ScheduledText * text : texts) {
         if (text->state == ScheduledText::State::waiting && !text->generating && text->number > paused.number) {
             pause(*text);
@@ -130,7 +130,7 @@ void Room::hold_back(const Texts & texts, const ScheduledText & paused) {
     }
 }
 
-bool Room::has_room(Decoder & decoder, std::size_t count) const {
+bool CacheRoom::has_room(Decoder & decoder, std::size_t count) const {
     const std::lock_guard lock(decoder.memory_mutex());
     std::vector<const Sequence *> all;
     std::size_t most = count;
@@ -141,7 +141,7 @@ bool Room::has_room(Decoder & decoder, std::size_t count) const {
     return most <= decoder.num_cells() || num_cells(all) + count <= decoder.num_cells();
 }
 
-bool Room::fits(const ScheduledText & paused, const Texts & texts) const {
+bool CacheRoom::fits(const ScheduledText & paused, const Texts & texts) const {
     for (std::size_t k = 0; k < decoders_.size(); ++k) {
         const std::lock_guard lock(decoders_[k]->memory_mutex());
         const std::vector<int32_t> & held = paused.held[k];
@@ -149,14 +149,14 @@ bool Room::fits(const ScheduledText & paused, const Texts & texts) const {
         std::size_t expected = paused.wanted + margin;
         std::size_t shared = 0;
         for (const ScheduledText * text : texts) {
-            const Sequence * own = text->state == ScheduledText::State::paused ? nullptr : sequence(*text, k);
-            if (own == nullptr) {
+            const Sequence * cache = text->state == ScheduledText::State::paused ? nullptr : sequence(*text, k);
+            if (cache == nullptr) {
                 continue;
             }
-            active.push_back(own);
-            shared = std::max(shared, num_common(held, own->tokens()));
-            if (k < text->held.size() && text->held[k].size() > own->tokens().size()) {  // it is being decoded again
-                expected += text->held[k].size() - own->tokens().size();
+            active.push_back(cache);
+            shared = std::max(shared, num_common(held, cache->tokens()));
+            if (k < text->held.size() && text->held[k].size() > cache->tokens().size()) {  // it is being decoded again
+                expected += text->held[k].size() - cache->tokens().size();
             }
         }
         if (num_cells(active) + expected + held.size() - shared > decoders_[k]->num_cells()) {

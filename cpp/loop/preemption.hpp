@@ -15,11 +15,11 @@
 namespace specllama {
 
 // No member may be called while one of the decoders decodes.
-class Room {
+class CacheRoom {
 public:
     using Texts = std::vector<ScheduledText *>;
 
-    explicit Room(std::vector<std::shared_ptr<Decoder>> decoders) : decoders_(std::move(decoders)) {}
+    explicit CacheRoom(std::vector<std::shared_ptr<Decoder>> decoders) : decoders_(std::move(decoders)) {}
 
     // Whether `count` more tokens fit into a decoder's cache.
     bool has_room(Decoder & decoder, std::size_t count) const;

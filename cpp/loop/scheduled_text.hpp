@@ -14,8 +14,8 @@ struct ScheduledText {
         working,  // its thread is at work, or waits while another text decodes the prompt that both share
         waiting,  // its thread waits for a decode
         away,     // between two calls of a generation
-        late,     // away for so long, or busy for so long, that other texts do not wait for it
-        paused,   // its cells were given to other texts: see Room
+        late,     // away for so long that other texts do not wait for it
+        paused,   // its cells were given to other texts: see CacheRoom
     };
 
     bool is_between_calls() const { return state == State::away || state == State::late; }

@@ -105,14 +105,14 @@ private:
     std::exception_ptr try_together(const std::vector<Want *> & group);
     void decode(ScheduledText & text, const Sequence::Addition & addition);
     bool try_decode(ScheduledText & text, const Sequence::Addition & addition);
-    bool share(Sequence & own, const std::vector<int32_t> & history);
+    bool share(Sequence & cache, const std::vector<int32_t> & history);
     std::size_t chunk(const ScheduledText & text, const Decoder & decoder);
     void begin_round(ScheduledText & text);
     void share_costs(const ScheduledText & text, Pace & pace);
     void restore(ScheduledText & text);
     void wait_for_room(ScheduledText & text);
     bool try_restore(ScheduledText & text);
-    bool try_restore(ScheduledText & text, Sequence & own, const std::vector<int32_t> & held);
+    bool try_restore(ScheduledText & text, Sequence & cache, const std::vector<int32_t> & held);
     void observe(Served & served, const std::vector<Want *> & group, double seconds);
     Served & target() { return served_[0]; }
     Served & served_by(const Decoder & decoder);
@@ -126,7 +126,7 @@ private:
     std::condition_variable work_;  // notifies this object's thread
     std::condition_variable done_;  // notifies the texts' threads
     std::vector<Served> served_;    // the target, then the drafts
-    Room room_;
+    CacheRoom room_;
     std::vector<ScheduledText *> texts_;  // those whose state is not `out`
     std::uint64_t num_texts_ = 0;         // how many texts have begun
     std::size_t num_inside_ = 0;          // calls of texts that have not returned

@@ -4,19 +4,48 @@
 #include <algorithm>
 #include <iterator>
 #include <stdexcept>
+#include <string>
 
 #include "llama/clock.hpp"
-#include "loop/prompt_checks.hpp"
 #include "math/rules/residual.hpp"
 #include "pacing/pace.hpp"
 
 namespace specllama {
 
+namespace {
+
+// Throws std::invalid_argument if the vocabulary lacks one of tokens[first..].
+void refuse_bad_tokens(const std::vector<int32_t> & tokens, std::size_t first, const Decoder & target) {
+    for (std::size_t i = first; i < tokens.size(); ++i) {
+        if (tokens[i] < 0 || static_cast<std::size_t>(tokens[i]) >= target.n_vocab()) {
+            throw std::invalid_argument("token " + std::to_string(tokens[i]) + " at index " + std::to_string(i) +
+                                        " is out of range: the vocabulary has the tokens 0 to " +
+                                        std::to_string(target.n_vocab() - 1));
+        }
+    }
+}
+
+// Throws std::invalid_argument for a prompt that is empty, does not fit, or has a bad token.
+void refuse_bad_prompt(const std::vector<int32_t> & prompt, const Sequence & target) {
+    const Decoder & decoder = target.decoder();
+    if (prompt.empty()) {
+        throw std::invalid_argument("the prompt is empty: give at least one token, such as the model's BOS token");
+    }
+    if (prompt.size() > decoder.n_ctx()) {
+        throw std::invalid_argument("the prompt of " + std::to_string(prompt.size()) +
+                                    " tokens is longer than the context: n_ctx=" + std::to_string(decoder.n_ctx()) +
+                                    "; shorten it, or create the Llama with a larger n_ctx (-c)");
+    }
+    refuse_bad_tokens(prompt, num_common(prompt, target.tokens()), decoder);  // those in the memory were checked before
+}
+
+}  // namespace
+
 std::vector<Sequence *> Speculator::sequences() {
-    std::vector<Sequence *> all{&own()};
+    std::vector<Sequence *> all{&target_sequence()};
     if (drafting_) {
-        const std::vector<Sequence *> own = drafting_->sequences();
-        all.insert(all.end(), own.begin(), own.end());
+        const std::vector<Sequence *> of_drafters = drafting_->sequences();
+        all.insert(all.end(), of_drafters.begin(), of_drafters.end());
     }
     return all;
 }
@@ -36,14 +65,14 @@ void Speculator::share_costs() {
 
 void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     const auto visiting = visit();
-    refuse_bad_prompt(prompt, own());
+    refuse_bad_prompt(prompt, target_sequence());
     for (const auto & entry : settings.sampler.logit_bias) {
-        refuse_bad_tokens({entry.first}, 0, own().decoder());
+        refuse_bad_tokens({entry.first}, 0, target_sequence().decoder());
     }
     SamplerChain chain(settings.sampler, settings.logits_processor, settings.constraint);
     SamplerChain draft_chain(settings.sampler, nullptr, settings.constraint);
 
-    num_shown_ = std::min(num_shown_, num_common(history_, prompt));
+    num_observed_ = std::min(num_observed_, num_common(history_, prompt));
     history_ = std::move(prompt);
     has_embeddings_ = std::any_of(history_.begin(), history_.end(), is_embedding);
     settings_ = std::move(settings);
@@ -56,14 +85,14 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     counters_.num_prompt_tokens_reused =
         target_.begin(history_, std::move(chain), drafts() && drafting_->needs_states());
     under_way_ = true;
-    target_decoded_before_ = own().num_decoded();
-    borrowed_before_ = own().num_borrowed();
+    target_decoded_before_ = target_sequence().num_decoded();
+    borrowed_before_ = target_sequence().num_borrowed();
     draft_decoded_before_ = drafting_ ? drafting_->num_decoded() : 0;
     if (drafts()) {
         share_costs();
         drafting_->begin(
             {settings_.num_draft_tokens, settings_.max_tokens, settings_.paced, *decoding_, settings_.corpus});
-        show(0, 0);
+        observe(0, 0);
         copy_pace();
     }
 }
@@ -93,7 +122,7 @@ bool Speculator::prefill() {
 bool Speculator::prefill_target(bool leaves_end) {
     const std::optional<std::size_t> count = target_.prefill(history_, leaves_end);
     if (count) {
-        show(own().tokens().size() - *count, *count, target_.states());
+        observe(target_sequence().tokens().size() - *count, *count, target_.states());
         read_along();
     }
     return count.has_value();
@@ -136,7 +165,7 @@ const Round & Speculator::step(std::size_t max_tokens) {
 void Speculator::draft(std::size_t max_tokens) {
     forget_round();
     settle();
-    show(history_.size() - 1, 0);  // the caller may have changed the text, and another target the draft's memory
+    observe(history_.size() - 1, 0);  // the caller may have changed the text, and another target the draft's memory
     decoding_->begin_round();
     share_costs();
     ++round_number_;
@@ -219,11 +248,11 @@ void Speculator::rewind(std::size_t count) {
     abandon_round();
     history_.resize(count);
     target_.forget_carried();
-    num_shown_ = std::min(num_shown_, count);
+    num_observed_ = std::min(num_observed_, count);
 }
 
 void Speculator::extend(const std::vector<int32_t> & tokens) {
-    refuse_bad_tokens(tokens, 0, own().decoder());
+    refuse_bad_tokens(tokens, 0, target_sequence().decoder());
     abandon_round();
     history_.insert(history_.end(), tokens.begin(), tokens.end());
     target_.forget_carried();
@@ -231,9 +260,9 @@ void Speculator::extend(const std::vector<int32_t> & tokens) {
 
 std::size_t Speculator::finish(std::size_t count, std::size_t num_given) {
     under_way_ = false;
-    const auto visiting = decoding_->visit({&own()}, under_way_, nullptr);
+    const auto visiting = decoding_->visit({&target_sequence()}, under_way_, nullptr);
     const Stopwatch stopwatch(counters_.rollback_seconds);
-    own().drop_plan();
+    target_sequence().drop_plan();
     require_generation();
     rewind(count);
     target_.finish(history_);
@@ -244,23 +273,23 @@ std::size_t Speculator::finish(std::size_t count, std::size_t num_given) {
             drafting_->pace()->end_generation(count - num_not_generated, settings_.max_tokens);
         }
     }
-    return own().tokens().size();
+    return target_sequence().tokens().size();
 }
 
 // Brings the target's memory in step with the history after a rewind, an extension, or a failure of the last call.
 void Speculator::settle() {
     require_generation();
-    const double before = own().decode_seconds();
+    const double before = target_sequence().decode_seconds();
     target_.settle(history_);
-    counters_.prompt_seconds += own().decode_seconds() - before;
+    counters_.prompt_seconds += target_sequence().decode_seconds() - before;
 }
 
 // How many tokens to draft at most: as many as were asked for, within max_tokens and the room in both contexts.
 std::size_t Speculator::choose_gamma(std::size_t max_tokens) const {
-    if (!drafts() || history_.size() >= own().decoder().n_ctx()) {
+    if (!drafts() || history_.size() >= target_sequence().decoder().n_ctx()) {
         return 0;
     }
-    return std::min({settings_.num_draft_tokens, max_tokens - 1, own().decoder().n_ctx() - history_.size(),
+    return std::min({settings_.num_draft_tokens, max_tokens - 1, target_sequence().decoder().n_ctx() - history_.size(),
                      target_.room(), drafting_->room()});
 }
 
@@ -273,10 +302,10 @@ void Speculator::propose(std::size_t gamma) {
     const double start = now_seconds();
     const double decoded_before = drafting_->decode_seconds();
     try {
-        drafting_->propose(
-            {text(), num_tokens(counters_.num_prompt_tokens), gamma, own().decoder(), *draft_chain_, *settings_.rule,
-             RoundNoise{settings_.seed, round_number_, history_.size()}, settings_.paced, settings_.poll},
-            proposal_);
+        drafting_->propose({text(), num_tokens(counters_.num_prompt_tokens), gamma, target_sequence().decoder(),
+                            *draft_chain_, *settings_.rule, RoundNoise{settings_.seed, round_number_, history_.size()},
+                            settings_.paced, settings_.poll},
+                           proposal_);
     } catch (const std::exception & error) {
         stop_drafting(error.what());
     }
@@ -346,8 +375,8 @@ void Speculator::commit() {
         if (!proposal_.tokens.empty() && !rolled_back) {
             stop_drafting("the target's memory could not be rolled back");
         }
-        show(history_.size() - 1 - round_.tokens.size() - num_of_prompt_, num_of_prompt_ + round_.num_accepted + 1,
-             target_.states());
+        observe(history_.size() - 1 - round_.tokens.size() - num_of_prompt_, num_of_prompt_ + round_.num_accepted + 1,
+                target_.states());
     }
     // A plain round that also decodes carried tokens does not show what plain decoding costs.
     const bool is_typical = !carries_ || !proposal_.tokens.empty();
@@ -378,7 +407,7 @@ std::size_t Speculator::num_tokens(std::size_t count) const {
 }
 
 // Tells the drafters that the target has decoded and kept history[first .. first + count), with these hidden states.
-void Speculator::show(std::size_t first, std::size_t count, const float * states) {
+void Speculator::observe(std::size_t first, std::size_t count, const float * states) {
     if (!drafts()) {
         return;
     }
@@ -386,9 +415,9 @@ void Speculator::show(std::size_t first, std::size_t count, const float * states
     first += without;
     count -= without;
     try {
-        drafting_->observe(
-            {text(), num_tokens(num_shown_), num_tokens(first), num_tokens(first + count) - num_tokens(first), states});
-        num_shown_ = history_.size();
+        drafting_->observe({text(), num_tokens(num_observed_), num_tokens(first),
+                            num_tokens(first + count) - num_tokens(first), states});
+        num_observed_ = history_.size();
     } catch (const std::exception & error) {
         stop_drafting(error.what());
     }
@@ -408,10 +437,10 @@ void Speculator::stop_drafting(const std::string & why) {
 }
 
 void Speculator::count_decoded() {
-    counters_.num_target_tokens_decoded = own().num_decoded() - target_decoded_before_;
+    counters_.num_target_tokens_decoded = target_sequence().num_decoded() - target_decoded_before_;
     if (round_number_ == 0) {
-        counters_.num_prompt_tokens_reused += own().num_borrowed() - borrowed_before_;
-        borrowed_before_ = own().num_borrowed();
+        counters_.num_prompt_tokens_reused += target_sequence().num_borrowed() - borrowed_before_;
+        borrowed_before_ = target_sequence().num_borrowed();
     }
     if (drafting_) {
         counters_.num_draft_tokens_decoded = drafting_->num_decoded() - draft_decoded_before_;

@@ -85,7 +85,7 @@ public:
     // of these the target's cache holds. `num_given`: how many of the tokens after the prompt came from the caller.
     std::size_t finish(std::size_t count, std::size_t num_given = 0);
 
-    std::size_t n_vocab() const { return own().decoder().n_vocab(); }
+    std::size_t n_vocab() const { return target_sequence().decoder().n_vocab(); }
     const std::vector<int32_t> & history() const { return history_; }
     const Counters & counters() const { return counters_; }
     // What decides how much is drafted; null without drafters, or if one of them cannot be paced.
@@ -110,7 +110,7 @@ private:
     void abandon_round();
     const std::vector<int32_t> & text();
     std::size_t num_tokens(std::size_t count) const;
-    void show(std::size_t first, std::size_t count, const float * states = nullptr);
+    void observe(std::size_t first, std::size_t count, const float * states = nullptr);
     bool prefill_target(bool leaves_end);
     void read_along();
     void share_costs();
@@ -125,8 +125,8 @@ private:
     double verify_seconds() const { return counters_.verify_seconds + counters_.rollback_seconds; }
 
     std::vector<Sequence *> sequences();
-    Sequence & own() { return target_.sequence(); }  // the target's
-    const Sequence & own() const { return target_.sequence(); }
+    Sequence & target_sequence() { return target_.sequence(); }  // the target's
+    const Sequence & target_sequence() const { return target_.sequence(); }
 
     std::unique_ptr<Decoding> decoding_;
     Target target_;
@@ -140,7 +140,7 @@ private:
     std::optional<SamplerChain> draft_chain_;
     std::uint64_t round_number_ = 0;
     std::string drafting_stopped_;
-    std::size_t num_shown_ = 0;  // length of the prefix of history that the drafters have seen
+    std::size_t num_observed_ = 0;  // length of the prefix of history that the drafters have seen
 
     Proposal proposal_;
     std::vector<BesideRow> beside_;  // rows that a drafter has the target decode beside the text

@@ -80,7 +80,7 @@ struct SamplerParams {
     }
 };
 
-// What Python is told of llama-server's parameters.
+// What Python sees of llama-server's parameters.
 struct SamplerAbout {
     const char * name;
     bool is_whole;   // a whole number

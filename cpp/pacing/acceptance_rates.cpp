@@ -19,10 +19,10 @@ void Rate::observe(bool success) {
     observed_ = true;
 }
 
-void Rate::new_text(double kept) {
+void Rate::new_text() {
     prior_ += observed_ ? constants_.prior_step * (mean() - prior_) : constants_.back_step * (first_prior_ - prior_);
     observed_ = false;
-    fade(kept);
+    fade(constants_.kept_of_text);
 }
 
 void Rate::fade(double factor) {
@@ -54,24 +54,23 @@ void Rates::observe(std::size_t i, bool success) {
 }
 
 DrafterRates::DrafterRates(const DrafterPriors & priors, const PaceConstants & constants)
-    : kept_of_drawn_(constants.kept_of_drawn),
-      together_(priors.together),
+    : linked_(priors.linked),
       copies_(priors.copies),
       start_(priors.next.empty() ? 0 : priors.next.size() - 1),
-      classes_(priors.together ? priors.classes : std::vector<double>(), constants),
+      classes_(priors.linked ? priors.classes : std::vector<double>(), constants),
       next_(priors.next, constants),
       any_(priors.any, constants) {
-    for (std::size_t i = 0; !together_ && i < priors.classes.size(); ++i) {
+    for (std::size_t i = 0; !linked_ && i < priors.classes.size(); ++i) {
         apart_.emplace_back(priors.classes[i], constants);
     }
 }
 
 double DrafterRates::of(const Expectation & token) const {
-    return together_ ? classes_.of(token.bucket) : apart_[token.bucket].mean();
+    return linked_ ? classes_.of(token.bucket) : apart_[token.bucket].mean();
 }
 
 void DrafterRates::observe(const Expectation & token, bool accepted) {
-    if (together_) {
+    if (linked_) {
         classes_.observe(token.bucket, accepted);
     } else {
         apart_[token.bucket].observe(accepted);
@@ -83,12 +82,12 @@ void DrafterRates::observe(const Expectation & token, bool accepted) {
 }
 
 void DrafterRates::new_text() {
-    if (together_) {
+    if (linked_) {
         classes_.new_text();
     }
     if (draws()) {
         next_.new_text();
-        any_.new_text(kept_of_drawn_);
+        any_.new_text();
     }
 }
 

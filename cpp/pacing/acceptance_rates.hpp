@@ -22,7 +22,7 @@ struct Expectation {
 // What is assumed of a drafter's tokens before any of them has been verified.
 struct DrafterPriors {
     std::vector<double> classes;  // by Expectation::bucket: how often a token of that class is accepted
-    bool together = false;        // the rates of the classes rise and fall together, and begin anew with each text
+    bool linked = false;          // the rates of the classes rise and fall together, and begin anew with each text
     bool copies = false;          // the drafter may offer long runs; the pace takes short parts of them first
     // For a drafter that draws its tokens one by one: how often the next token is accepted, by the bucket of the token
     // before it. The last entry belongs to the first token of a draft.
@@ -43,8 +43,8 @@ class Rate {
 public:
     Rate(double prior, const PaceConstants & constants) : constants_(constants), first_prior_(prior), prior_(prior) {}
     void observe(bool success);
-    // Another text begins: the share `kept` of the observations is kept beside the prior.
-    void new_text(double kept);
+    // Another text begins: a share of the observations is kept beside the prior.
+    void new_text();
     // Time has passed: the observations are weighted by `factor`.
     void fade(double factor);
     double mean() const;
@@ -97,8 +97,7 @@ public:
 private:
     bool draws() const { return start_ > 0; }
 
-    double kept_of_drawn_;
-    bool together_;
+    bool linked_;
     bool copies_;
     std::size_t start_;
     Rates classes_;

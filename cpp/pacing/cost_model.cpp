@@ -154,7 +154,7 @@ CostModel CostModel::shared_by(std::size_t texts) const {
     return result;
 }
 
-CostModel CostModel::beside(std::size_t others, std::size_t texts) const {
+CostModel CostModel::among(std::size_t others, std::size_t texts) const {
     CostModel result = shared_by(texts);
     result.others_ = others;
     return result;

@@ -30,7 +30,7 @@ public:
     // an equal share of a batch with one token of each text, and all that its own further tokens add to the batch of
     // the others. Kernels take several rows at a time, so one token more can cost little or much. The copy learns
     // nothing.
-    CostModel beside(std::size_t others, std::size_t texts) const;
+    CostModel among(std::size_t others, std::size_t texts) const;
 
     // The best estimate of T(n) in seconds, n >= 1. Between known sizes it is interpolated. Beyond them it grows by no
     // more than is usual for memory-bound models, so that sizes which have not been tried look worth trying.
@@ -79,7 +79,7 @@ private:
     // longer history, or other programs.
     double log_level_ = 0.0;
     std::size_t texts_ = 1;   // see shared_by()
-    std::size_t others_ = 0;  // see beside()
+    std::size_t others_ = 0;  // see among()
     bool learns_ = true;
     std::size_t num_observed_ = 0;
     // The observations since the level was distrusted. num_since_ is settled_ if the level is not distrusted.

@@ -61,11 +61,11 @@ void Pace::weigh_prompts(const std::vector<std::size_t> & missing, std::size_t m
     for (const std::size_t number : order) {
         drawer_ = number;
         const bool pays =
-            target_.empty() || own().costs.empty() || missing[number] <= most_pending ||
+            target_.empty() || current().costs.empty() || missing[number] <= most_pending ||
             expected_left() * (without - 1.0 / drawn_yield(drawn().any().optimistic(constants_.hope), 1, most).rate()) >
                 catching_up_seconds(missing[number]) - one_draft_seconds();
         pay[number] = pay[number] && pays;
-        if (pay[number] && !own().costs.empty()) {
+        if (pay[number] && !current().costs.empty()) {
             without = std::min(without, 1.0 / usual[number]);
         }
         counters_.num_draft_prompts_skipped += pay[number] ? 0 : 1;
@@ -136,9 +136,9 @@ void Pace::spare(std::size_t drawer) {
 // the tokens of the first plain rounds, and one block. The time for its prompt says little of that. An expensive batch
 // is measured again, because it may have been held up, or the first of its size.
 bool Pace::is_measured() const {
-    const std::size_t few = own().block + whole(constants_.first_plain_rounds);
+    const std::size_t few = current().block + whole(constants_.first_plain_rounds);
     const bool is_cheap = one_draft_seconds() < constants_.dear_draft * target_.seconds(1);
-    return own().costs.has_seen(few) && (is_cheap || own().costs.is_sure(few));
+    return current().costs.has_seen(few) && (is_cheap || current().costs.is_sure(few));
 }
 
 // Whether the drawer is worth considering in this round. If it would pay only with an acceptance that is better than so
@@ -185,8 +185,8 @@ Yield Pace::drawn_yield(double acceptance, std::size_t missing, std::size_t most
 // what is gained by stopping after an unsure token.
 Yield Pace::usual_drawn_yield(double acceptance) const {
     Yield usual = drawn_yield(acceptance, 1, most_);
-    usual.fade(constants_.drawn_prior_rounds);
-    usual.add(own().yield);
+    usual.fade(constants_.prior_rounds);
+    usual.add(current().yield);
     usual.fade(1.0 / usual.rounds);
     usual.seconds += first_draft_seconds(missing_) - one_draft_seconds();
     return usual;
@@ -199,13 +199,13 @@ double Pace::first_draft_seconds(std::size_t missing) const {
 
 // What k drawn tokens cost beyond the draft's first decode, in seconds.
 double Pace::further_draft_seconds(std::size_t k) const {
-    const std::size_t num_decodes = (k - 1) / own().block;
+    const std::size_t num_decodes = (k - 1) / current().block;
     return static_cast<double>(num_decodes) * one_draft_seconds();
 }
 
 // The seconds that the draft needs to decode `missing` tokens, and to draw the next ones.
 double Pace::catching_up_seconds(std::size_t missing) const {
-    const Drawer & it = own();
+    const Drawer & it = current();
     const std::size_t all = missing + it.block - 1;
     const std::size_t rest = all % it.n_batch;
     const std::size_t whole_batches = all / it.n_batch;
@@ -230,7 +230,7 @@ double Pace::rate() const {
 // How many rounds may draft before plain decoding is measured again: so many that measuring costs a small share of the
 // time. Where drafting gains little, the measurement matters most, and it costs next to nothing.
 std::size_t Pace::plain_interval() const {
-    if (of_all_.rounds < constants_.few_rounds) {
+    if (of_all_.rounds < constants_.prior_rounds) {
         return whole(constants_.largest_interval);
     }
     const double lost = target_.seconds(1) - 1.0 / earned();
@@ -283,8 +283,8 @@ Pace::Decision Pace::best_take(const Offers & offers, double rho, double best_ne
         // right loses what the next round would bring.
         const auto by_net = [](const Part & a, const Part & b) { return a.net < b.net; };
         const double next = std::max(0.0, std::max_element(parts.begin(), parts.end(), by_net)->net);
-        const double share = rates_.of(offers[number].front().source).copies() ? constants_.continuing_share : 0.0;
-        const auto with_next = [&](const Part & part) { return part.net + share * part.survival * next; };
+        const bool copies = rates_.of(offers[number].front().source).copies();
+        const auto with_next = [&](const Part & part) { return part.net + (copies ? part.survival * next : 0.0); };
         const auto part = std::max_element(parts.begin(), parts.end(),
                                            [&](const Part & a, const Part & b) { return with_next(a) < with_next(b); });
         if (part->net > best_net) {
@@ -329,7 +329,7 @@ double Pace::drawn_run(double survival, double time_so_far, std::size_t drafted,
         const double usual = exploring_ ? drawn().any().optimistic() : drawn().any().mean();
         survival *= k == 1 && !exploring_ ? drawn().next(before) : usual;
         gain += survival;
-        if ((num_drawn_ + k - 1) % own().block == 0) {
+        if ((num_drawn_ + k - 1) % current().block == 0) {
             draft_time += k == 1 ? first_draft_seconds(missing) : one_draft_seconds();
         }
         const double net = gain - rho * (draft_time + target_.seconds(drafted + k + 1) + time_so_far);
@@ -372,19 +372,19 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     of_all_.add({1.0, expected, spent});
     const bool began_drawn = !tokens_.empty() && is_drawn(tokens_.front());
     if (began_drawn) {
-        own().spared = 1;
+        current().spared = 1;
     }
     if (began_drawn && !measures_) {
         const double catching_up = catching_up_seconds(missing_at_first_);
-        const double late = catching_up - own().costs.seconds(own().block + (missing_at_first_ > 1 ? 1 : 0));
+        const double late = catching_up - current().costs.seconds(current().block + (missing_at_first_ > 1 ? 1 : 0));
         // One batch that was held up, as the first of each size is on a GPU, must not make all such rounds look poor.
         const double took =
             std::min(draft_seconds, constants_.most_held_up * (catching_up + further_draft_seconds(num_drawn_)));
-        own().yield.fade(kept_of(constants_.remembered_drawn_rounds));
+        current().yield.fade(kept_of(constants_.remembered_rounds));
         // The expected number is less noisy, the realised number is not biased: both are used.
         const double came = 1.0 + static_cast<double>(num_accepted);
         const double tokens = expected + constants_.realised_share * (came - expected);
-        own().yield.add({1.0, tokens, usual_seconds + std::max(0.0, took - std::max(0.0, late))});
+        current().yield.add({1.0, tokens, usual_seconds + std::max(0.0, took - std::max(0.0, late))});
     }
 
     target_.observe(tokens_.size() + 1, verify_seconds);

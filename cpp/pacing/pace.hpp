@@ -105,7 +105,7 @@ public:
     void share(std::size_t texts, std::size_t others, const CostModel & target, std::size_t num_drawing,
                const std::vector<const CostModel *> & drafts) {
         texts_ = texts;
-        target_ = target.beside(others, texts);
+        target_ = target.among(others, texts);
         for (std::size_t i = 0; i < std::min(drawers_.size(), drafts.size()); ++i) {
             drawers_[i].costs = drafts[i]->shared_by(num_drawing);
         }
@@ -165,10 +165,10 @@ private:
     };
 
     // The drawer of this round.
-    const Drawer & own() const { return drawers_[drawer_]; }
-    Drawer & own() { return drawers_[drawer_]; }
-    const DrafterRates & drawn() const { return rates_.of(own().source); }
-    bool is_drawn(const Expectation & token) const { return !drawers_.empty() && token.source == own().source; }
+    const Drawer & current() const { return drawers_[drawer_]; }
+    Drawer & current() { return drawers_[drawer_]; }
+    const DrafterRates & drawn() const { return rates_.of(current().source); }
+    bool is_drawn(const Expectation & token) const { return !drawers_.empty() && token.source == current().source; }
     std::size_t first_bucket() const { return drawers_.empty() ? 0 : drawn().start(); }
     void choose_drawer(const std::vector<std::size_t> & missing);
     void spare(std::size_t drawer);
@@ -188,7 +188,7 @@ private:
     double expected_left() const;
     double first_draft_seconds(std::size_t missing) const;
     double catching_up_seconds(std::size_t missing) const;
-    double one_draft_seconds() const { return own().costs.seconds(own().block); }
+    double one_draft_seconds() const { return current().costs.seconds(current().block); }
     double further_draft_seconds(std::size_t k) const;
     Yield drawn_yield(double acceptance, std::size_t missing, std::size_t most) const;
     Yield usual_drawn_yield() const { return usual_drawn_yield(drawn().any().mean()); }

@@ -8,12 +8,9 @@
 #define SPECLLAMA_PACE_CONSTANTS(X)                                                                                    \
     /* How time is valued. */                                                                                          \
     X(remembered_rounds, 10.0, "Rounds whose yield is what time is worth. Texts change their kind within some ten.")   \
-    X(prior_rounds, 8.0, "Rounds of plain decoding, before there are others: a text begins carefully.")                \
-    X(drawn_prior_rounds, 3.0,                                                                                         \
-      "Rounds with a drawn token that go by the acceptance alone, before what such rounds brought is believed. "       \
-      "With twice as many a useless draft costs a text over 2 %.")                                                     \
-    X(remembered_drawn_rounds, 14.0,                                                                                   \
-      "Rounds that began with a drawn token. They are rarer than others, so more of them are remembered.")             \
+    X(prior_rounds, 3.0,                                                                                               \
+      "Rounds that are expected before others are known: of plain decoding, since a text begins carefully, and with "  \
+      "a drawn token by its acceptance alone. With twice as many a useless draft costs a text over 2 %.")              \
     X(realised_share, 0.8,                                                                                             \
       "Share of what came in such rounds, beside what was expected: the one is noisy, the other can be wrong.")        \
     X(most_held_up, 2.0, "Times what its drafting was expected to take, that such a round is said to have taken.")     \
@@ -37,22 +34,16 @@
     X(measuring_share, 0.006, "Share of all time, for measuring plain decoding again: machines drift.")                \
     X(least_interval, 8.0, "Rounds between two that measure it.")                                                      \
     X(largest_interval, 100.0, "Rounds between two, at most: where plain decoding is far slower.")                     \
-    X(few_rounds, 4.0, "Rounds that are too few to say what drafting gains.")                                          \
     /* How much at once. */                                                                                            \
     X(first_window, 3.0,                                                                                               \
       "Tokens that one decision takes from an offer at first; it doubles while all are right (as TCP's slow start "    \
       "does).")                                                                                                        \
-    X(continuing_share, 1.0,                                                                                           \
-      "Share of what the next round will copy that is lost with a copy which is not all right. 0: long copies, more "  \
-      "often wrong.")                                                                                                  \
     X(most_drawn, 16.0, "Tokens drawn in one round. Longer drafts are hardly ever all right.")                         \
     /* Acceptance. */                                                                                                  \
     X(prior_weight, 6.0, "Outcomes that the prior of an acceptance rate counts for.")                                  \
     X(remembered_outcomes, 25.0, "Outcomes of one class of tokens.")                                                   \
     X(kept_of_text, 0.3, "Share of what is particular to a text, for the next one.")                                   \
-    X(kept_of_drawn, 0.1,                                                                                              \
-      "Share, the same of the acceptance of any drawn token: the next text can be of another kind.")                   \
-    X(prior_step, 0.1, "Share of what a text has shown, into what is expected of the next ones.")                      \
+    X(prior_step, 0.1, "Share of what is learned from a text, for what is expected of the next ones.")                 \
     X(back_step, 0.02,                                                                                                 \
       "Share back to the first expectation for a text that shows nothing: a draft is not given up for good.")          \
     X(shape_step, 0.04,                                                                                                \

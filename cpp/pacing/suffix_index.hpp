@@ -15,7 +15,7 @@ namespace specllama {
 class SuffixIndex {
 public:
     static constexpr std::size_t min_match = 2;     // shorter matches promise too little
-    static constexpr std::size_t max_match = 64;    // longer ones are not told apart
+    static constexpr std::size_t max_match = 64;    // longer ones count as this long
     static constexpr std::size_t max_visited = 16;  // occurrences looked at
 
     struct Match {

@@ -245,24 +245,6 @@ def test_interruptions(make_llama: MakeLlama, tiny_files: TinyFiles, draft: str,
     expect_like_fresh(llm, make_llama)
 
 
-@pytest.mark.parametrize("draft", ["identical", "bad", "lookup"])
-def test_tokens_of_the_callers_own(make_llama: MakeLlama, tiny_files: TinyFiles, draft: str) -> None:
-    llm, fresh = auto(make_llama, tiny_files, draft), make_llama(num_draft_tokens=0)
-    texts = []
-    for each in (llm, fresh):
-        each.set_seed(3)
-        tokens = each.generate(each.tokenize(REPEATING.encode()), temp=0.7)
-        text = list(itertools.islice(tokens, 20))
-        for own in ([270, 271], [280] * 7, [265]):
-            text.append(tokens.send(own))
-            text += itertools.islice(tokens, 15)
-        tokens.close()
-        texts.append(text)
-    assert texts[0] == texts[1]
-    llm.set_seed(-1)
-    expect_like_fresh(llm, make_llama)
-
-
 @pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
 @pytest.mark.parametrize("draft", ["good", "lookup"])
 @pytest.mark.parametrize("failing", ["target", "draft"])

@@ -37,6 +37,7 @@ def assert_closed(outcomes: Iterator[specllama.Outcome]) -> None:
     assert any(outcome.error for outcome in left)
 
 
+@pytest.mark.sampled(4)
 def test_it_ends_the_texts(make_llama: MakeLlama, moment: float) -> None:
     llm = make_llama(n_ctx=1024)
     outcomes = llm.create_completions(PROMPTS, **MANY)
@@ -48,6 +49,7 @@ def test_it_ends_the_texts(make_llama: MakeLlama, moment: float) -> None:
         llm.create_completions(["hello"])
 
 
+@pytest.mark.sampled(4)
 def test_it_ends_a_stream_of_another_thread(make_llama: MakeLlama, tiny_files: TinyFiles, moment: float) -> None:
     llm = make_llama(draft=tiny_files.good, n_ctx=1024)
     begun = threading.Event()
@@ -199,6 +201,7 @@ def test_a_draft_that_its_owner_closes_meanwhile(
         assert [outcome.stats.num_draft_tokens for outcome in outcomes] == [0] * 3
 
 
+@pytest.mark.sampled(4)
 def test_a_draft_that_is_exchanged_meanwhile(make_llama: MakeLlama, tiny_files: TinyFiles, moment: float) -> None:
     """The one that was loaded for the target is freed, but not under the texts."""
     llm = make_llama(draft=tiny_files.good, n_ctx=1024, max_parallel=4)

@@ -166,7 +166,7 @@ def test_a_full_disk_leaves_what_was_there(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def _write_often(level: float) -> None:
-    for _ in range(200):
+    for _ in range(80):
         cost_cache.write(KEY, {n: level * (10 + n) for n in range(1, 33)})
 
 

@@ -345,13 +345,13 @@ def test_a_text_pays_for_what_its_tokens_add_to_the_others() -> None:
     model = _test.CostModel()
     model.restore(costs)
     share = costs[8] / 8
-    full, open_one = model.beside(7, 8), model.beside(4, 5)
+    full, open_one = model.among(7, 8), model.among(4, 5)
     assert full.seconds(1) == pytest.approx(share)
     assert full.seconds(2) == pytest.approx(share + 0.05)
     assert full.seconds(9) == pytest.approx(share + 0.05)
     assert open_one.seconds(1) == pytest.approx(costs[5] / 5)
     assert open_one.seconds(3) == pytest.approx(costs[5] / 5), "no token of this batch costs more than a single one"
-    assert model.beside(0, 1).seconds(3) == model.seconds(3), "one text has nobody beside it"
+    assert model.among(0, 1).seconds(3) == model.seconds(3), "one text has nobody else in the batch"
     full.observe(9, 1.0)
     assert full.seconds(2) == pytest.approx(share + 0.05), "it does not see whole batches"
 
@@ -360,5 +360,5 @@ def test_a_token_that_looks_free_by_chance_costs_what_tokens_cost() -> None:
     """Of two sizes that were measured at different moments the larger one may look cheaper."""
     model = _test.CostModel()
     model.restore({1: 0.05, 8: 0.12, 16: 0.25, 17: 0.24})
-    beside = model.beside(15, 16)
+    beside = model.among(15, 16)
     assert beside.seconds(2) - beside.seconds(1) == pytest.approx((0.24 - 0.05) / 16)

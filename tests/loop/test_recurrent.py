@@ -163,36 +163,6 @@ def test_prompts_are_reused(opened: specllama.Llama, make_llama: MakeLlama, kind
         assert llm.stats.num_prompt_tokens_reused == 0
 
 
-@kinds
-def test_stop_strings(opened: specllama.Llama, make_llama: MakeLlama, kind: str) -> None:
-    plain = make_llama(opened.model_path)
-    tokens = list(plain.generate_tokens(PROMPT, **COUPLED))
-    ids = [token.id for token in tokens]
-    stops = [token.text for token in tokens[4:40] if token.text]
-    assert len(stops) > 5
-    for stop in stops[:10]:
-        stopped = ids_of(plain, stop=[stop])
-        assert len(stopped) < len(ids)
-        assert ids_of(opened, stop=[stop]) == stopped
-        assert ids_of(opened) == ids
-    assert_like_fresh(opened, make_llama)
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("taken", [1, 2, 4, 7, 9, 14])
-@kinds
-def test_abandoned_generators(opened: specllama.Llama, make_llama: MakeLlama, kind: str, taken: int) -> None:
-    prompt = opened.tokenize(PROMPT.encode())
-    tokens = sampled(opened, prompt)
-    first = list(itertools.islice(tokens, taken))
-    assert opened.n_tokens <= len(prompt) + taken
-    tokens.close()
-    expected = first_of(make_llama(opened.model_path), prompt, taken + 20)
-    assert first == expected[:taken]
-    assert first_of(opened, [*prompt, *first], 20) == expected[taken:]
-    assert_like_fresh(opened, make_llama)
-
-
 @pytest.mark.parametrize("after", [1, 3, 8])
 @kinds
 def test_ctrl_c_in_a_stopping_criterion(opened: specllama.Llama, make_llama: MakeLlama, kind: str, after: int) -> None:
@@ -205,19 +175,6 @@ def test_ctrl_c_in_a_stopping_criterion(opened: specllama.Llama, make_llama: Mak
 
     with pytest.raises(KeyboardInterrupt):
         opened.create_completion(PROMPT, stopping_criteria=llama_cpp.StoppingCriteriaList([criterion]), **COUPLED)
-    assert_like_fresh(opened, make_llama)
-
-
-@kinds
-def test_tokens_of_the_callers_own(opened: specllama.Llama, make_llama: MakeLlama, kind: str) -> None:
-    prompt = opened.tokenize(PROMPT.encode())
-    own = opened.tokenize(b"no fox", add_bos=False)
-    for taken in (1, 3, 8):
-        tokens = sampled(opened, prompt)
-        first = [next(tokens) for _ in range(taken)]
-        rest = [tokens.send(own), *itertools.islice(tokens, 10)]
-        tokens.close()
-        assert rest == first_of(make_llama(opened.model_path), [*prompt, *first, *own], 11)
     assert_like_fresh(opened, make_llama)
 
 
@@ -241,26 +198,6 @@ def test_an_aborted_draft(opened: specllama.Llama, make_llama: MakeLlama, kind: 
     expected = ids_of(make_llama(opened.model_path))
     with aborting(opened.draft_model), pytest.warns(specllama.FallbackWarning, match="returned 2 on the draft"):
         assert ids_of(opened) == expected
-    assert_like_fresh(opened, make_llama)
-
-
-@kinds
-def test_the_state_is_changed_in_between(opened: specllama.Llama, make_llama: MakeLlama, kind: str) -> None:
-    """By reset, eval and load_state, also of a state that was saved in the middle of a round."""
-    ids_of(opened)
-    opened.reset()
-    opened.eval(opened.tokenize(b"no dog is on it"))
-    assert_like_fresh(opened, make_llama)
-    prompt = opened.tokenize(PROMPT.encode())
-    for taken in (1, 2, 3, 4, 9):
-        tokens = sampled(opened, prompt)
-        first = list(itertools.islice(tokens, taken))
-        state = opened.save_state()
-        tokens.close()
-        ids_of(opened, "a dog")
-        opened.load_state(state)
-        expected = first_of(make_llama(opened.model_path), [*prompt, *first], 20)
-        assert first_of(opened, [*prompt, *first], 20) == expected
     assert_like_fresh(opened, make_llama)
 
 

@@ -34,12 +34,13 @@ ROOMS = {
 FOR_TESTS = "bindings/test"
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 MOST_MODULES = 22
+COMPILED = ("_core", "_core_test")
 
 
 def modules_in(package: Path) -> dict[str, Path]:
-    """The files of a package by the names of their modules. `_core` is compiled: its stub stands for it."""
+    """The files of a package by the names of their modules."""
     found = {}
-    for path in sorted([*package.rglob("*.py"), *package.rglob("*.pyi")]):
+    for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package.parent).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
@@ -55,6 +56,8 @@ def imported_by(module: str, path: Path, known: Mapping[str, Path]) -> Iterator[
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
             for alias in node.names:
+                if alias.name in COMPILED:
+                    continue
                 inner = f"{base}.{alias.name}"
                 yield from [inner] if inner in known else [base] if base in known else []
 

@@ -74,7 +74,7 @@ void bind_pace_for_tests(py::module_ & module) {
         .def("observe", &CostModel::observe, py::arg("n"), py::arg("seconds"))
         .def("restore", &CostModel::restore, py::arg("seconds"))
         .def("seconds", &CostModel::seconds, py::arg("n"))
-        .def("beside", &CostModel::beside, py::arg("others"), py::arg("texts"))
+        .def("among", &CostModel::among, py::arg("others"), py::arg("texts"))
         .def("known", &CostModel::known);
     py::class_<Expectation>(module, "Expectation", "What is expected of a token that could be drafted.")
         .def_static(

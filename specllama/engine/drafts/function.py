@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ class FunctionDraft(Draft):
 
     def _propose(
         self, history: npt.NDArray[np.int32], num_draft_tokens: int
-    ) -> tuple[list[int], _core.DraftProbabilities]:
+    ) -> tuple[list[int], npt.NDArray[np.float64] | Sequence[_core.Distribution]]:
         try:
             drafted = self._function(history.astype(np.intc))
         except Exception as error:

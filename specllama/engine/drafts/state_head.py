@@ -98,7 +98,7 @@ def native_head(file: StateHeadFile, target: str) -> _core.StateHead:
         return _core.StateHead(
             n_embd=file.hidden_size,
             n_vocab=file.n_vocab,
-            places=[[layer(f"place.{k}.{i}") for i in range(file.num_layers)] for k in places],
+            places=[[layer(f"place.{k}.{i}") for i in range(file.num_layers)] for k in places],  # type: ignore[misc]
             hidden=[linear("hidden.0"), linear("hidden.1")] if file.kind == "blockwise" else [],
             outputs=[linear("output")] if shared else [linear(f"place.{k}.output") for k in places],
             tokens=file.tokens(),
