@@ -15,7 +15,8 @@ from .gbnf import Characters, Item, Reader, Repeated, Rule, Token, Way
 
 _MOST_DEEP = 300  # rules that refer to one another: llguidance recurses, and 400 need a stack of 1 MB
 _MOST_GROUPS = 40  # in each other, in a regular expression
-_LONGEST = 1_000_000  # characters of a regular expression
+_LONGEST = 1_000_000  # characters of regular expressions
+_MOST_STATES = 10_000  # that are added for right recursion
 _NEVER: Characters = ((0, 0),)  # the null character, which no token writes
 _OPTIONS = '%llguidance {"no_forcing": true}\n'  # else only one token would be allowed where one text is
 
@@ -36,11 +37,11 @@ def in_lark(text: str, root: str, token: Callable[[str], int]) -> str:
         raise ValueError(f"the grammar has no rule {root!r:.100}, with which it must begin")
     first = reader.numbers[root]
     rules = _with_loops(reader.rules, first)
-    order, depth = _order(rules, first)
+    order = _order(rules, first)
     regex = _as_regex(rules, order)
     if regex is not None:
         return f"{_OPTIONS}start: " + (f"/{regex}/" if regex else '""')
-    if depth > _MOST_DEEP:
+    if max(_depth(rules, first, step) for step in (1, -1)) > _MOST_DEEP:
         raise ValueError(
             f"the grammar has rules or parentheses in each other more than {_MOST_DEEP} deep, for which "
             "llguidance's stack may not suffice: put them into fewer rules"
@@ -79,7 +80,8 @@ def _with_loops(rules: Sequence[Rule], first: int) -> list[Rule]:
             inner = way[:-1] if way and way[-1] in circle_of.get(number, ()) else way
             begun |= set(_uses([inner]))
     for members in circles:
-        for entry in members & begun:
+        entries = members & begun
+        for entry in entries if len(entries) * len(members) <= _MOST_STATES else ():
             made[entry] = _automaton(rules, members, entry)
     for entry, rule in made.items():
         rules[entry] = rule
@@ -114,29 +116,36 @@ def _automaton(rules: list[Rule], members: set[int], entry: int) -> Rule:
     return ends or [[before[one], _NEVER] for one in members]
 
 
-def _order(rules: Sequence[Rule], first: int) -> tuple[list[int], int]:
-    """The rules that are needed, each behind those that it refers to; and how deep they refer to each other."""
+def _order(rules: Sequence[Rule], first: int) -> list[int]:
+    """The rules that are needed, each behind those that it refers to."""
     needed, waiting = {first}, [first]
     while waiting:
         for number in set(_uses(rules[waiting.pop()])) - needed:
             needed.add(number)
             waiting.append(number)
     uses = [sorted(set(_uses(rule))) if number in needed else [] for number, rule in enumerate(rules)]
-    depths = [0] * len(rules)
-    order = []
-    for members in components(uses):
-        depth = len(members) + max(
-            (depths[used] for one in members for used in uses[one] if used not in members), default=0
-        )
-        for one in members & needed:
-            depths[one] = depth
-            order.append(one)
-    return order, depths[first]
+    return [one for members in components(uses) for one in members & needed]
+
+
+def _depth(rules: Sequence[Rule], first: int, step: int) -> int:
+    """How deep the rules are in each other, followed from the first (step 1) or from the last name in each (-1)."""
+    seen, deepest = {first}, 1
+    path = [iter([*_uses(rules[first])][::step])]
+    while path:
+        number = next((each for each in path[-1] if each not in seen), None)
+        if number is None:
+            path.pop()
+        else:
+            seen.add(number)
+            path.append(iter([*_uses(rules[number])][::step]))
+            deepest = max(deepest, len(path))
+    return deepest
 
 
 def _as_regex(rules: Sequence[Rule], order: Sequence[int]) -> str | None:
     """The regular expression of the last of these rules; None if there is none, or if it is too long."""
     known: dict[int, tuple[str, int]] = {}  # with the groups in each other
+    length = 0
 
     def of(item: Item) -> tuple[str, int] | None:
         if isinstance(item, Repeated):
@@ -155,7 +164,8 @@ def _as_regex(rules: Sequence[Rule], order: Sequence[int]) -> str | None:
             ways["".join(part[0] for part in parts if part)] = max((part[1] for part in parts if part), default=0)
         text = next(iter(ways)) if len(ways) == 1 else f"(?:{'|'.join(ways)})"
         known[number] = text, max(ways.values()) + (len(ways) > 1)
-        if len(text) > _LONGEST or known[number][1] > _MOST_GROUPS:
+        length += len(text)
+        if length > _LONGEST or known[number][1] > _MOST_GROUPS:
             return None
     return known[order[-1]][0]
 
@@ -166,7 +176,8 @@ def _alternatives(rule: Rule, token: Callable[[str], int]) -> str:
 
 def _written(item: Item, token: Callable[[str], int]) -> str:
     if isinstance(item, Repeated):
-        return _written(item.item, token) + _times(item)
+        inner = _written(item.item, token)
+        return (f"({inner})" if isinstance(item.item, Repeated) else inner) + _times(item)
     if isinstance(item, Token):
         number = token(item.named) if isinstance(item.named, str) else item.named
         return f"<[{'^' if item.is_other else ''}{number}]>"

@@ -103,6 +103,7 @@ FOLLOWED = {
     'e ::= "x" ws\nws ::= " "*',
     "what differs behind": 'root ::= "-" root "b" | "-" root "c" | ""',
     "a repetition of a few": 'root ::= "{" part{2,10}\npart ::= [0-9]* [a-z] | " "+ [^b] | "{"?',
+    "repetitions of a repetition": 'root ::= "a"*? root "b" | "c"{2}+',
     "words without an end between": 'root ::= part{50} [a-z]\npart ::= [a-z]* "ab"*',
     "long repetitions, repeated": 'root ::= ("-"{10,400})*',
     "many alternatives to the end": "root ::= " + " | ".join(f'[a-k]* "{number}"' for number in range(300)),
