@@ -20,7 +20,7 @@ from needed import imported
 imported("torch")  # first: else what is missing is said by another import
 from state_heads import KINDS
 from test_heads import LETTERS, VOCAB
-from test_state_heads import Headed
+from test_state_heads import headed
 from test_train_draft import DRIVER, OPTIONS, Interrupting, texts_of
 from training import Steps, drafted, steps
 from training_driver import BUDGET, Heard
@@ -77,7 +77,7 @@ def test_the_engine_drafts_what_the_trainer_computes(tiny_files: TinyFiles, made
         final = forward(letters, history[:-1])[1][-1]
         return drafted(made.head, made.rows, letters["token_embd.weight"], final, history, count)
 
-    engine, oracle = Headed(tiny_files.letters_deep, made.path), Engine(tiny_files.letters_deep)
+    engine, oracle = headed(tiny_files.letters_deep, made.path), Engine(tiny_files.letters_deep)
     oracle.draft_by(draft)
     found, expected = (loop.greedy_rounds(VOCAB, GAMMA, 4, first_alone=True) for loop in (engine, oracle))
     engine.close()

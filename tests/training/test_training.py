@@ -16,11 +16,13 @@ from needed import imported
 
 imported("torch")  # first: else what is missing is said by another import
 import torch
-from test_heads import LETTERS, VOCAB, Headed
+from heads import Headed
+from test_heads import LETTERS, VOCAB
 from training import Steps, drafted, steps
 from transcribed import Eagle, forward
 
 import specllama
+from specllama import _core
 from specllama.models.eagle3_file import Eagle3File
 from specllama.models.heads import head_beside, read_head
 from specllama.training.batches import Batch
@@ -72,7 +74,7 @@ def test_the_engine_drafts_what_the_trainer_computes(
         read = np.concatenate([states[layer] for layer in trained.target.layers], -1)
         return drafted(trained.head, trained.rows, letters["token_embd.weight"], read, history, count)
 
-    engine, oracle = Headed(tiny_files.letters_deep, trained.path), Engine(tiny_files.letters_deep)
+    engine, oracle = Headed(tiny_files.letters_deep, trained.path, _core.Drafter.head), Engine(tiny_files.letters_deep)
     oracle.draft_by(draft)
     found, expected = (loop.greedy_rounds(VOCAB, GAMMA, 4, first_alone=first_alone) for loop in (engine, oracle))
     engine.close()
