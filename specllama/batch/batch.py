@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specllama import Llama
-from specllama.drop_in import Call, Watch, call_on
+from specllama.drop_in import Watch
 from specllama.engine import Slot
 from specllama.many import Job, Outcome, Outcomes, takes_the_model_alone
 from specllama.stats import Stats, Tally
@@ -94,13 +94,13 @@ class Batch:
 
         def generate(slot: Slot, watch: Watch) -> dict[str, Any]:
             try:
-                return generated(call_on(self._llm, slot=slot, watch=watch))
+                return generated(slot, watch)
             finally:
                 self._tallies[number] = watch.tally()
 
         return Job(generate, is_alone)
 
-    def _answering(self, line: Line) -> tuple[Callable[[Call], dict[str, Any]], bool]:
+    def _answering(self, line: Line) -> tuple[Callable[[Slot, Watch], dict[str, Any]], bool]:
         """What generates the response to a line, and whether only the Llama's own context can."""
         try:
             if line.problem is not None:
@@ -129,5 +129,5 @@ class Batch:
         self._total = self._total + self._tallies.pop(outcome.index, Tally())
 
 
-def _raise(error: Exception, _: Call) -> dict[str, Any]:
+def _raise(error: Exception, *_: object) -> dict[str, Any]:
     raise error

@@ -11,7 +11,8 @@ from typing import Any, cast
 from pydantic import PrivateAttr
 
 from specllama import Llama
-from specllama.drop_in import Call, Watch
+from specllama.drop_in import Watch
+from specllama.engine import Slot
 from specllama.many import Outcome, takes_the_model_alone
 from specllama.server.blocks import READ
 from specllama.server.chats import ChatRequest
@@ -81,12 +82,13 @@ def is_alone(body: Body) -> bool:
     return any(takes_the_model_alone(dict(text)) for text in body.texts())
 
 
-def generate(llm: Llama, call: Call, body: Body, name: str) -> dict[str, Any]:
+def generate(llm: Llama, slot: Slot, watch: Watch, body: Body, name: str) -> dict[str, Any]:
     """The body of the response to one line.
 
     Args:
         llm: generates the answer.
-        call: the slot to generate in, and the watch to tell.
+        slot: where to generate.
+        watch: follows the answer.
         body: the checked body of the request.
         name: the model's name, unless the request has one.
 
@@ -95,8 +97,8 @@ def generate(llm: Llama, call: Call, body: Body, name: str) -> dict[str, Any]:
     """
     body.require_room(llm)
     body.model = body.model or name
-    work = answering(llm, body, body.texts(), lambda job: contextlib.nullcontext(call.slot))
-    chunks = work(call.watch or Watch())
+    work = answering(llm, body, body.texts(), lambda job: contextlib.nullcontext(slot))
+    chunks = work(watch)
     if isinstance(body, _OfResponses) and body._responses is not None:
         chunks = body._responses.teller(body)(chunks)
     response: dict[str, Any]

@@ -7,8 +7,8 @@ from typing import Any
 from llama_cpp.llama_grammar import LlamaGrammar
 
 from specllama import Llama
-from specllama.drop_in import Call
-from specllama.engine import require_room, size_of
+from specllama.drop_in import Watch, call_on
+from specllama.engine import Slot, require_room, size_of
 from specllama.many import Outcome, arguments_of
 
 from .line import Line
@@ -18,12 +18,13 @@ _TEXTS = ("prompt", "suffix", "messages", "tools", "functions")
 _METHODS = {"prompt": "create_completion", "messages": "create_chat_completion"}
 
 
-def generate(llm: Llama, call: Call, line: Line, defaults: dict[str, Any]) -> dict[str, Any]:
+def generate(llm: Llama, slot: Slot, watch: Watch, line: Line, defaults: dict[str, Any]) -> dict[str, Any]:
     """The response to one line.
 
     Args:
         llm: generates the answer.
-        call: the slot to generate in, and the watch to tell.
+        slot: where to generate.
+        watch: follows the answer.
         line: the line with the arguments.
         defaults: the arguments that the line may leave out.
 
@@ -44,7 +45,7 @@ def generate(llm: Llama, call: Call, line: Line, defaults: dict[str, Any]) -> di
     require_room(size_of([arguments.get(part) for part in _TEXTS]), llm.n_ctx())
     if isinstance(arguments.get("grammar"), str):
         arguments["grammar"] = LlamaGrammar.from_string(arguments["grammar"], verbose=False)
-    response: dict[str, Any] = getattr(llm, _METHODS[name])(**arguments, call=call)
+    response: dict[str, Any] = getattr(llm, _METHODS[name])(**arguments, call=call_on(llm, slot=slot, watch=watch))
     return response
 
 

@@ -63,7 +63,7 @@ def _one_outcome(llama: EngineLlama, count: int, number: int, job: Job) -> Gener
 
 def _outcome(llama: EngineLlama, count: int, number: int, job: Job) -> Outcome:
     try:
-        with job.slot(llama.engine, count) as slot:
+        with job.take(llama.engine, count) as slot:
             return Outcome(number, job.run(slot, job.watch), None, job.watch.stats())
     except Stopped:
         return Outcome(number, None, closed(), job.watch.stats())  # whoever has closed the Llama has stopped the text

@@ -49,7 +49,7 @@ class Job:
     prompt: str = ""
     watch: Watch = dataclasses.field(default_factory=Watch)
 
-    def slot(self, engine: Engine, count: int) -> contextlib.AbstractContextManager[Slot]:
+    def take(self, engine: Engine, count: int) -> contextlib.AbstractContextManager[Slot]:
         """Wait for a slot, and take it for a block.
 
         Args:

@@ -53,7 +53,7 @@ class Lender:
         return answering(self.llm, request, texts, self._lent, at_once, is_alone=is_alone)
 
     def _lent(self, job: Job) -> contextlib.AbstractContextManager[Slot]:
-        return job.slot(self.llm.engine, self.num_slots)
+        return job.take(self.llm.engine, self.num_slots)
 
     def _is_alone(self, text: CompletionRequest | ChatRequest) -> bool:
         """Whether a text gets the slot of the model's own context."""
