@@ -228,7 +228,9 @@ def test_the_size_of_a_second_model(
     trained = {"bert.context_length": 100_000}
     for values, most in ((trained, expected), ({"bert.context_length": 512}, 512), ({}, expected)):
         values = {"general.architecture": b"bert", **values}
-        monkeypatch.setattr("specllama.models.gguf_values.read_without_texts", lambda path, found=values: (found, None))
+        monkeypatch.setattr(
+            "specllama.models.header_checks.read_without_texts", lambda path, found=values: (found, None)
+        )
         arguments = cli.build_parser().parse_args(
             ["serve", "-m", "x.gguf", "-c", str(asked), "--embedding-model", str(tiny_files.embedding)]
         )
