@@ -104,7 +104,8 @@ left_out=(abi_headers assertions bench_output bench_summary catalog cmake_args c
     forks chat_arguments server_meanings tool_calls drafts_command automatic_draft loading_options server_images server_api server_responses
     server_messages server_recorded server_parallel batch_command schemas infill arguments auto_options cost_memory cost_curve
     server_paths server_same_requests train_state_heads sibling pard ggml_layout special_names accepted_form
-    damaged_files headers folders depth server_streams server_agents long_lists answers_behind_thoughts)
+    damaged_files headers folders depth server_streams server_agents long_lists answers_behind_thoughts
+    interrupted_commands taken_away)
 ignored=(--deselect=tests/drafts/test_heads_hard.py::test_forks)
 for name in "${left_out[@]}"; do
     path=$(echo tests/*/"test_$name.py")
