@@ -183,7 +183,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             check_draft_kwargs(draft.opened_with)
         if isinstance(draft, Automatic) and kwargs.get("verbose", True):
             print(draft.said, file=sys.stderr)  # noqa: T201  # as llama.cpp does when it loads
-        self._hidden = None if draft is None else draft.shown(model_path)
+        self._hidden = None if draft is None else draft.hidden_states(model_path)
         check_opening(model_path, kwargs)
         kwargs["n_ctx"] = n_ctx_with_positions(model_path, kwargs.get("n_ctx", _SIZE), is_asked="n_ctx" in kwargs)
         threads = llama_threads(kwargs.get("n_threads"), kwargs.get("n_threads_batch"))

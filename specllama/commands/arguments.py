@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specllama.backend.shown import shown
+from specllama.backend.brief import brief
 from specllama.engine import LARGEST_INT, MOST_DRAFT_TOKENS, MOST_THREADS, VERIFY
 from specllama.models import CACHE_TYPES, values_of_block
 
@@ -45,11 +45,11 @@ def whole(least: int, most: int = LARGEST_INT) -> Callable[[str], int]:
         try:
             value = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{shown(text)} is no whole number: give one from {least} up") from None
+            raise argparse.ArgumentTypeError(f"{brief(text)} is no whole number: give one from {least} up") from None
         if value < least:
-            raise argparse.ArgumentTypeError(f"{shown(value)} is too small: give at least {least}")
+            raise argparse.ArgumentTypeError(f"{brief(value)} is too small: give at least {least}")
         if value > most:
-            raise argparse.ArgumentTypeError(f"{shown(value)} is too large: give at most {most}")
+            raise argparse.ArgumentTypeError(f"{brief(value)} is too large: give at most {most}")
         return value
 
     return parse

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, TypeVar
 
-from specllama.backend.shown import shown
+from specllama.backend.brief import brief
 from specllama.engine.samplers import CHAIN, DEFAULTS, check_numbers, require_finite
 from specllama.engine.sizes import check_sizes
 
@@ -212,12 +212,12 @@ def sampling_of(arguments: dict[str, Any]) -> dict[str, Any]:
     sampling = {name: named[name] for name in SAMPLING if name in named}
     check_numbers({name: value for name, value in sampling.items() if name != "penalize_nl"})  # which is a flag
     if sampling["mirostat_mode"] not in _MIROSTATS:
-        raise ValueError(f"mirostat_mode={shown(sampling['mirostat_mode'])} must be 0 (off), 1 or 2")
+        raise ValueError(f"mirostat_mode={brief(sampling['mirostat_mode'])} must be 0 (off), 1 or 2")
     for name in ("mirostat_tau", "mirostat_eta"):
         require_finite(name, sampling[name])
     if sampling.get("tfs_z", 1.0) < 1:
         raise ValueError(
-            f"tfs_z={shown(sampling['tfs_z'])} has no effect: llama.cpp has no tail-free sampling any more; leave it "
+            f"tfs_z={brief(sampling['tfs_z'])} has no effect: llama.cpp has no tail-free sampling any more; leave it "
             "out, and take min_p or typical_p instead"
         )
     if not sampling.get("penalize_nl", True) and any(sampling[name] != off for name, off in _PENALTIES.items()):

@@ -8,7 +8,7 @@ from specllama import _core
 from specllama.backend.kernel_use import loading
 from specllama.engine.context_plan import ContextPlan, has_flash_attention
 from specllama.engine.hidden import Hidden
-from specllama.models.loading import explained
+from specllama.models.loading import checked_loading
 from specllama.models.weights_digest import Digest
 
 from .base_class import BaseLlama
@@ -42,7 +42,7 @@ class ContextParams(BaseLlama):
         Raises:
             MemoryError, OSError, RuntimeError, TypeError, ValueError: the model cannot be opened.
         """
-        with explained(path, overrides=kwargs.get("kv_overrides")) as weights, loading(kernels) as use:
+        with checked_loading(path, overrides=kwargs.get("kv_overrides")) as weights, loading(kernels) as use:
             self._plan = ContextPlan(kwargs, **planned)
             super().__init__(path, **kwargs)
         if self._hidden is not None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama.backend.shown import shown
+from specllama.backend.brief import brief
 from specllama.engine.engine import Engine
 from specllama.engine.listener import Listener
 
@@ -56,7 +56,7 @@ class LogprobLog:
     def __init__(self, pieces: Pieces, num_top: int, token_bytes: dict[str, bytes] | None = None) -> None:
         if num_top < 0:
             raise ValueError(
-                f"logprobs={shown(num_top)} must be 0 or more: how many alternatives to give for each token"
+                f"logprobs={brief(num_top)} must be 0 or more: how many alternatives to give for each token"
             )
         self._pieces = pieces
         self._num_top = num_top

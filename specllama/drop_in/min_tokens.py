@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specllama.backend.shown import shown
+from specllama.backend.brief import brief
 from specllama.engine.model import Model
 from specllama.engine.options import checked_index
 from specllama.engine.vocabulary import end_tokens
@@ -25,7 +25,7 @@ def checked_min_tokens(value: Any) -> int:
     """
     count = checked_index("min_tokens", value, "an int: how many tokens the text has at least")
     if count < 0:
-        raise ValueError(f"min_tokens={shown(count)} must be 0 or more: how many tokens the text has at least")
+        raise ValueError(f"min_tokens={brief(count)} must be 0 or more: how many tokens the text has at least")
     return count
 
 

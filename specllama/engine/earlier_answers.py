@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specllama.backend.shown import shown
+from specllama.backend.brief import brief
 
 from .options import checked_index
 
@@ -33,7 +33,7 @@ class EarlierAnswers:
         self._most = checked_index("most", most, "an int: tokens of earlier answers that are kept; 0 keeps none")
         if self._most < 0:
             raise ValueError(
-                f"most={shown(most)} is below 0: give tokens of earlier answers that are kept; 0 keeps none"
+                f"most={brief(most)} is below 0: give tokens of earlier answers that are kept; 0 keeps none"
             )
         self._answers: collections.deque[npt.NDArray[np.int32]] = collections.deque()  # each with the separator
         self._size = 0

@@ -164,7 +164,7 @@ class Engine(ClosedWhenGone):
         kind = understood(of_draft, path, room=beside)
         if kind is not None:
             opening.changed(kind.opened_with)  # raises for an argument that does not exist
-        hidden = None if kind is None else kind.shown(path)
+        hidden = None if kind is None else kind.hidden_states(path)
         shown_layers = checked_layers(shown_layers)
         if shown_layers and hidden is None:
             hidden = hidden_of(shown_layers)

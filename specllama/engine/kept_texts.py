@@ -14,7 +14,7 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from specllama.backend.shown import shown
+from specllama.backend.brief import brief
 from specllama.models.loading import quiet
 
 from .model import SEQUENCE, Model
@@ -37,7 +37,7 @@ def checked_cache_ram(value: Any) -> int:
     number = checked_index("cache_ram", value, "an int: MiB for earlier texts; 0 keeps none, -1 has no limit")
     if number < -1:
         raise ValueError(
-            f"cache_ram={shown(number)} is below -1: give MiB for earlier texts; 0 keeps none, -1 has no limit"
+            f"cache_ram={brief(number)} is below -1: give MiB for earlier texts; 0 keeps none, -1 has no limit"
         )
     return number
 

@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from specllama import _core
 from specllama.backend import libllama
+from specllama.backend.brief import brief
 from specllama.backend.kernel_use import KernelUse
 from specllama.backend.owned import Closable
-from specllama.backend.shown import shown
 from specllama.models.loading import quiet
 from specllama.models.writers import why_no_writer
 
@@ -467,7 +467,7 @@ def token_ids(
         )
     if wrong.size:
         raise ValueError(
-            f"{what}: token {shown(tokens[wrong[0]])} at index {wrong[0]} is out of range: the vocabulary has the "
+            f"{what}: token {brief(tokens[wrong[0]])} at index {wrong[0]} is out of range: the vocabulary has the "
             f"tokens 0 to {n_vocab - 1}; take them from this model's tokenize()"
         )
     return tokens.astype(np.int32)

@@ -10,11 +10,11 @@ from typing import Any
 
 import llama_cpp
 
+from specllama.backend.brief import brief
 from specllama.backend.cpu import llama_threads
 from specllama.backend.kernel_use import checked_kernels, loading
 from specllama.backend.owned import Owned
-from specllama.backend.shown import shown
-from specllama.models.loading import explained, quiet
+from specllama.models.loading import checked_loading, quiet
 from specllama.models.opening_checks import check_opening, n_ctx_with_positions
 
 from .context_plan import ContextPlan
@@ -67,7 +67,7 @@ class Opening:
         check_sizes(vars(self))
         checked_kernels(self.kernels)
         if self.flash_attn not in (None, True, False):
-            raise TypeError(f"flash_attn={shown(self.flash_attn)} must be True, False or None")
+            raise TypeError(f"flash_attn={brief(self.flash_attn)} must be True, False or None")
 
     def changed(self, own: Mapping[str, Any]) -> Opening:
         """A copy in which the values of ``own`` replace others.
@@ -82,7 +82,7 @@ class Opening:
         return dataclasses.replace(self, **own)
 
     def model_params(self) -> Any:
-        """``llama_model_params``. They may have parts that `explained` has prepared."""
+        """``llama_model_params``. They may have parts that `checked_loading` has prepared."""
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = _ALL_LAYERS if self.n_gpu_layers == -1 else self.n_gpu_layers
         use_mmap = self.use_mmap and not self.lora_path
@@ -141,7 +141,7 @@ def open_model(
     is_asked = opening.n_ctx != Opening.n_ctx
     opening = dataclasses.replace(opening, n_ctx=n_ctx_with_positions(file, opening.n_ctx, is_asked=is_asked))
     as_head = hidden is not None and hidden.n_features > 0
-    with explained(file, as_head=as_head), loading(checked_kernels(opening.kernels)) as use, quiet():
+    with checked_loading(file, as_head=as_head), loading(checked_kernels(opening.kernels)) as use, quiet():
         model_params, params = opening.model_params(), opening.context_params()
         taps = None
         if hidden is not None:

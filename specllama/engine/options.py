@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import llama_cpp
 
-from specllama.backend.shown import shown
+from specllama.backend.brief import brief
 
 from .limits import LARGEST_INT, MOST_DRAFT_TOKENS
 from .rules import VERIFY
@@ -68,7 +68,7 @@ def checked_index(name: str, value: Any, what: str) -> int:
             raise TypeError
         return operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}={shown(value)} must be {what}") from None
+        raise TypeError(f"{name}={brief(value)} must be {what}") from None
 
 
 def checked_max_tokens(value: Any) -> int | None:
@@ -87,7 +87,7 @@ def _checked_int(name: str, value: Any, least: int, what: str) -> int:
 
 def _in_range(name: str, number: int, least: int, most: int, what: str) -> int:
     if not least <= number <= most:
-        raise ValueError(f"{name}={shown(number)} is out of range: it must be {what}, and at most {most}")
+        raise ValueError(f"{name}={brief(number)} is out of range: it must be {what}, and at most {most}")
     return number
 
 
@@ -99,7 +99,7 @@ def checked_verify(value: Any) -> Verify:
     """
     if value not in VERIFY:
         names = ", ".join(repr(name) for name in VERIFY)
-        raise ValueError(f"unknown verify={shown(value)}: use one of {names}")
+        raise ValueError(f"unknown verify={brief(value)}: use one of {names}")
     return str(value)
 
 
@@ -114,7 +114,7 @@ def checked_seed(seed: Any) -> int | None:
     try:
         number = operator.index(seed)
     except TypeError:
-        raise TypeError(f"seed={shown(seed)} must be an int, or None for a random one") from None
+        raise TypeError(f"seed={brief(seed)} must be an int, or None for a random one") from None
     return None if number in (-1, llama_cpp.LLAMA_DEFAULT_SEED) else number
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama.backend.shown import shown
+from specllama.backend.brief import brief
 
 from .limits import LARGEST_FLOAT, LARGEST_INT
 from .listener import SILENT, Listener
@@ -159,13 +159,13 @@ def _biases(given: dict[Any, Any], n_vocab: int) -> Iterator[tuple[int, float]]:
             ) from None
         if not 0 <= number < n_vocab:
             raise ValueError(
-                f"logit_bias: token {shown(number)} is out of range: the vocabulary has the tokens 0 to {n_vocab - 1}"
+                f"logit_bias: token {brief(number)} is out of range: the vocabulary has the tokens 0 to {n_vocab - 1}"
             )
         if isinstance(bias, bool) or not isinstance(bias, numbers.Real):
-            raise TypeError(f"logit_bias: {shown(bias)} for token {number} must be a number")
+            raise TypeError(f"logit_bias: {brief(bias)} for token {number} must be a number")
         if not bias <= LARGEST_FLOAT:
             raise ValueError(
-                f"logit_bias: {shown(bias)} for token {number} is not a usable value: it must be at most 3.4e38, or "
+                f"logit_bias: {brief(bias)} for token {number} is not a usable value: it must be at most 3.4e38, or "
                 "-inf to ban the token"
             )
         yield number, -math.inf if bias < -LARGEST_FLOAT else float(bias)

@@ -16,7 +16,7 @@ from specllama import _core
 from specllama.backend.libllama import API
 from specllama.backend.owned import Owned
 from specllama.engine.model import piece_of
-from specllama.models.loading import explained, quiet
+from specllama.models.loading import checked_loading, quiet
 from specllama.models.opening_checks import override_array
 from specllama.models.shared_tokens import LEAST_COMMON, NEARLY_EQUAL
 
@@ -201,7 +201,7 @@ def check_vocabulary_of_file(
     params.vocab_only = True
     array = override_array(overrides or {})
     params.kv_overrides = array
-    with explained(path, as_head=as_head, overrides=overrides):
+    with checked_loading(path, as_head=as_head, overrides=overrides):
         with quiet():
             load = llama_cpp.llama_model_load_from_file
             model = Owned(llama_cpp.llama_model_free, load, path.encode("utf-8"), params)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specllama import _core
-from specllama.backend.shown import shown
+from specllama.backend.brief import brief
 
 from .limits import LARGEST_FLOAT, LARGEST_INT
 from .model import Model
@@ -49,12 +49,12 @@ def check_numbers(values: Mapping[str, Any]) -> None:
     """
     for name, value in values.items():
         if not isinstance(value, numbers.Integral if name in _WHOLE else numbers.Real):
-            raise TypeError(f"{name}={shown(value)} must be a {'whole ' * (name in _WHOLE)}number")
+            raise TypeError(f"{name}={brief(value)} must be a {'whole ' * (name in _WHOLE)}number")
         if isinstance(value, numbers.Integral):  # other numbers are checked where they are used
             if name not in _WHOLE:
                 require_finite(name, value)
             elif abs(int(value)) > LARGEST_INT:
-                raise ValueError(f"{name}={shown(value)} is out of range: it must be at most {LARGEST_INT}")
+                raise ValueError(f"{name}={brief(value)} is out of range: it must be at most {LARGEST_INT}")
 
 
 def require_finite(name: str, value: Any) -> None:
@@ -64,7 +64,7 @@ def require_finite(name: str, value: Any) -> None:
         ValueError: it is too large, infinite or not a number.
     """
     if not abs(value) <= LARGEST_FLOAT:
-        raise ValueError(f"{name}={shown(value)} is not a usable value: it must be a finite number, at most 3.4e38")
+        raise ValueError(f"{name}={brief(value)} is not a usable value: it must be a finite number, at most 3.4e38")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Samplers:
             return None
         texts = self.values["dry_sequence_breakers"]
         if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
-            raise TypeError(f"dry_sequence_breakers={shown(texts)} must be a list of texts, such as ['\\n', ':']")
+            raise TypeError(f"dry_sequence_breakers={brief(texts)} must be a list of texts, such as ['\\n', ':']")
         return sequence_breakers_of(model, tuple(texts))
 
     def native(self, breakers: _core.SequenceBreakers | None) -> dict[str, Any]:
@@ -113,12 +113,12 @@ def _check(name: str, value: Any) -> None:
     kind = numbers.Integral if isinstance(default, int) else numbers.Real
     if not isinstance(value, kind):
         wanted = "a whole number" if kind is numbers.Integral else "a number"
-        raise TypeError(f"{name}={shown(value)} must be {wanted}, such as its default {default}")
+        raise TypeError(f"{name}={brief(value)} must be {wanted}, such as its default {default}")
     if isinstance(value, numbers.Integral):
         if kind is numbers.Real:
             require_finite(name, value)
         elif abs(int(value)) > LARGEST_INT:
-            raise ValueError(f"{name}={shown(value)} is out of range: it must be from -1 to {LARGEST_INT}")
+            raise ValueError(f"{name}={brief(value)} is out of range: it must be from -1 to {LARGEST_INT}")
 
 
 def taken_from(arguments: dict[str, Any]) -> dict[str, Any]:

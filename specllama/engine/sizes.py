@@ -7,7 +7,7 @@ from typing import Any
 
 import llama_cpp
 
-from specllama.backend.shown import shown
+from specllama.backend.brief import brief
 
 from .limits import LARGEST_INT, MOST_THREADS
 from .options import checked_index
@@ -55,4 +55,4 @@ def check_sizes(given: Mapping[str, Any]) -> None:
             continue
         value = checked_index(name, given[name], f"a whole number, from {least} to {most}")
         if not least <= value <= most:
-            raise ValueError(f"{name}={shown(value)} is out of range: it must be from {least} to {most}")
+            raise ValueError(f"{name}={brief(value)} is out of range: it must be from {least} to {most}")

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import llama_cpp
 
 from specllama import _core
+from specllama.backend.brief import brief
 from specllama.backend.prepare import require_own_gpu
-from specllama.backend.shown import shown
 
 from .contexts import Contexts
 from .costs import CostMemory
@@ -38,7 +38,7 @@ def checked_max_parallel(value: Any) -> int:
     most = int(llama_cpp.llama_max_parallel_sequences())
     number = checked_index("max_parallel", value, f"an int, from 1 to {most}")
     if not 1 <= number <= most:
-        raise ValueError(f"max_parallel={shown(number)} is out of range: llama.cpp decodes 1 to {most} texts at once")
+        raise ValueError(f"max_parallel={brief(number)} is out of range: llama.cpp decodes 1 to {most} texts at once")
     return number
 
 

@@ -55,7 +55,7 @@ def one_at_a_time() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def explained(
+def checked_loading(
     path: str, *, as_head: bool = False, overrides: Mapping[str, Any] | None = None
 ) -> Iterator[Digest | None]:
     """A context manager for loading a model: check the file, and raise llama.cpp's own reason if loading fails.

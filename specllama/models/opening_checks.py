@@ -14,7 +14,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from specllama.backend.shown import shown
+from specllama.backend.brief import brief
 from specllama.warn import warn
 
 from .cache_types import CACHE_TYPES, values_of_block
@@ -161,10 +161,10 @@ def _check_cache_type(path: str, name: str, kwargs: Mapping[str, Any], kind: str
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}={shown(value)} must be a number, such as llama_cpp.GGML_TYPE_F16") from None
+        raise TypeError(f"{name}={brief(value)} must be a number, such as llama_cpp.GGML_TYPE_F16") from None
     if number not in dict(CACHE_TYPES.values()):
         names = ", ".join(f"GGML_TYPE_{name} ({number})" for name, (number, _) in CACHE_TYPES.items())
-        raise ValueError(f"{name}={shown(number)} is no type of a KV cache: use one of {names}")
+        raise ValueError(f"{name}={brief(number)} is no type of a KV cache: use one of {names}")
     block = values_of_block(number)
     if block > 1 and kind == "value" and kwargs.get("flash_attn") in (False, 0):
         raise ValueError(
@@ -191,10 +191,10 @@ def _check_numbers(kwargs: Mapping[str, Any]) -> None:
     for name in _REAL:
         value: Any = kwargs.get(name, 0.0)
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise TypeError(f"{name}={shown(value)} must be a number")
+            raise TypeError(f"{name}={brief(value)} must be a number")
         size: Any = abs(value)
         if not size <= sys.float_info.max or (name in _NEVER_NEGATIVE and value < 0):
-            raise ValueError(f"{name}={shown(value)} must be a number{' from 0 up' if name in _NEVER_NEGATIVE else ''}")
+            raise ValueError(f"{name}={brief(value)} must be a number{' from 0 up' if name in _NEVER_NEGATIVE else ''}")
     for share in kwargs.get("tensor_split") or ():
         if not isinstance(share, (int, float, np.floating)) or not 0 <= share < math.inf:
             raise ValueError(f"tensor_split={kwargs['tensor_split']!r:.100} must be the share of each GPU, from 0 up")

@@ -213,7 +213,9 @@ def add_messages(app: FastAPI, generating: Generating) -> None:
 
     @app.post("/v1/messages", response_model=None, openapi_extra=with_body(MessagesRequest))
     async def messages(request: Request) -> Response:
-        return await generating.told(request, MessagesRequest, lambda error, _: _error(error), _error_reply, _PING)
+        return await generating.translated(
+            request, MessagesRequest, lambda error, _: _error(error), _error_reply, _PING
+        )
 
     @app.post("/v1/messages/count_tokens", response_model=None, openapi_extra=with_body(CountRequest))
     async def count_tokens(request: Request) -> Response:

@@ -80,7 +80,7 @@ class Generating:
         except Exception as error:
             return error_reply(error)
 
-    async def told(
+    async def translated(
         self,
         request: Request,
         model: type[Any],
@@ -124,7 +124,7 @@ class Generating:
             else:  # what is wrong is said in the stream then
                 checking.add_done_callback(lambda done: done.cancelled() or done.exception())
         work = self.lender.work(asked)
-        told = work if teller is None else _told(work, teller)
+        told = work if teller is None else _translated(work, teller)
         job = self._worker.start(_as_events(told) if is_stream else told)
         note_job(request.scope, job)
         if is_stream:
@@ -137,12 +137,12 @@ class Generating:
         return JsonReply(whole)
 
 
-def _told(work: Work, teller: Teller) -> Work:
-    def told(watch: Watch) -> Generator[Item, None, None]:
+def _translated(work: Work, teller: Teller) -> Work:
+    def translated(watch: Watch) -> Generator[Item, None, None]:
         with contextlib.closing(work(watch)) as chunks:
             yield from teller(chunks)
 
-    return told
+    return translated
 
 
 def _as_events(work: Work) -> Work:

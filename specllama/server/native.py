@@ -139,11 +139,11 @@ def add_native(app: FastAPI, generating: Generating) -> None:
 
     @app.post("/completion", response_model=None, openapi_extra=with_body(NativeRequest))
     async def completion(request: Request) -> Response:
-        return await generating.told(request, NativeRequest, lambda error, _: error_body(error))
+        return await generating.translated(request, NativeRequest, lambda error, _: error_body(error))
 
     @app.post("/infill", response_model=None, openapi_extra=with_body(InfillRequest))
     async def infill(request: Request) -> Response:
-        return await generating.told(request, InfillRequest, lambda error, _: error_body(error))
+        return await generating.translated(request, InfillRequest, lambda error, _: error_body(error))
 
 
 def _part(index: int, text: str, tokens: list[int]) -> Item:

@@ -180,7 +180,7 @@ def add_responses(app: FastAPI, generating: Generating) -> None:
     @app.post("/responses", include_in_schema=False, response_model=None)
     @app.post("/v1/responses", response_model=None, openapi_extra=with_body(ResponsesRequest))
     async def responses(request: Request) -> Response:
-        return await generating.told(request, ResponsesRequest, _error_event)
+        return await generating.translated(request, ResponsesRequest, _error_event)
 
     @app.post("/responses/input_tokens", include_in_schema=False, response_model=None)
     @app.post("/v1/responses/input_tokens", response_model=None, openapi_extra=with_body(ResponsesRequest))

@@ -276,7 +276,7 @@ def test_whoever_loads_a_model_does_so_where_the_backend_is_prepared() -> None:
         wrapped = {
             id(node)
             for block in ast.walk(tree)
-            if isinstance(block, ast.With) and ast.unparse(block.items[0].context_expr).startswith("explained(")
+            if isinstance(block, ast.With) and ast.unparse(block.items[0].context_expr).startswith("checked_loading(")
             for node in ast.walk(block)
         }
         for node in ast.walk(tree):
@@ -284,7 +284,7 @@ def test_whoever_loads_a_model_does_so_where_the_backend_is_prepared() -> None:
                 if name == LOADS[-1] and path.name != "llama.py":
                     continue
                 found += 1
-                assert id(node) in wrapped, f"{path.name}:{node.lineno} loads a model outside of `explained`"
+                assert id(node) in wrapped, f"{path.name}:{node.lineno} loads a model outside of `checked_loading`"
     assert found == 4
 
 

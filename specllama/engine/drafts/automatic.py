@@ -133,10 +133,10 @@ class Automatic(DraftKind):
         self._lookup = lookup
         self.said = said
 
-    def shown(self, target: str) -> Hidden | None:
+    def hidden_states(self, target: str) -> Hidden | None:
         """See the base class."""
         try:
-            return self._taken.shown(target)
+            return self._taken.hidden_states(target)
         except (ValueError, OSError) as error:
             self._give_up(error)
         return None

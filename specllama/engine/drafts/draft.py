@@ -203,7 +203,7 @@ class DraftKind(abc.ABC):
         """
         return isinstance(given, str) and given == cls.name
 
-    def shown(self, target: str) -> Hidden | None:
+    def hidden_states(self, target: str) -> Hidden | None:
         """The hidden states that the draft reads of its target; None if it reads none.
 
         Args:
@@ -224,7 +224,7 @@ class DraftKind(abc.ABC):
         """Open the draft for a target.
 
         Args:
-            target: a model that was opened with the hidden states that `shown` names.
+            target: a model that was opened with the hidden states that `hidden_states` names.
             loader: loads files and tokenizes text.
 
         Raises:

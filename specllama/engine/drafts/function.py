@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama.backend.shown import shown
+from specllama.backend.brief import brief
 from specllama.engine.model import Model
 
 from .draft import Draft, DraftKind, Loader, Sequences
@@ -82,7 +82,7 @@ def _ids(drafted: Any) -> list[int]:
     ids = np.asarray([] if drafted is None else drafted)
     if ids.ndim != 1 or ids.dtype.kind not in "iuf" or np.any(ids % 1):
         raise ValueError(
-            f"the drafter gave {shown(drafted)}: it must be a list of token ids, which is empty for no draft, or "
+            f"the drafter gave {brief(drafted)}: it must be a list of token ids, which is empty for no draft, or "
             "(ids, q)"
         )
     return [int(token) for token in ids]

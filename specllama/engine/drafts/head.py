@@ -56,7 +56,7 @@ class HeadInFile(DrawingKind, Generic[_File]):
         """See the base class."""
         return isinstance(given, str) and isinstance(read_head(given), cls.form)
 
-    def shown(self, target: str) -> Hidden:
+    def hidden_states(self, target: str) -> Hidden:
         """See the base class."""
         return shown_layers(self.file.layers)
 
@@ -72,7 +72,7 @@ class HeadInFile(DrawingKind, Generic[_File]):
             n_embd=int(llama_cpp.llama_model_n_embd(target.address)),
             n_vocab=target.n_vocab,
         )
-        if target.settings.hidden != self.shown(target.settings.path):
+        if target.settings.hidden != self.hidden_states(target.settings.path):
             raise ValueError(
                 f"the target was not opened for the head {os.path.basename(self.file.path)}, and does not show the "
                 "states that the head reads: give the head as draft_model where you create the Llama"

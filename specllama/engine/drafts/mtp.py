@@ -26,7 +26,7 @@ class MtpInFile(DecodingHead[MtpFile]):
 
     form = MtpFile
 
-    def shown(self, target: str) -> Hidden:
+    def hidden_states(self, target: str) -> Hidden:
         """See the base class."""
         return Hidden(_STATES, nextn=True)
 
@@ -45,14 +45,14 @@ class OwnMtp(DrawingKind):
     role = "head"
     takes = OF_A_HEAD
 
-    def shown(self, target: str) -> Hidden:
+    def hidden_states(self, target: str) -> Hidden:
         """See the base class."""
         return Hidden(_STATES, nextn=True, loads_mtp=True, num_layers=MtpFile.num_in_model(target))
 
     def open(self, target: Model, loader: Loader) -> HeadDraft:
         """See the base class. The layers use the target's weights, with a context of their own."""
         corpus, own = self.corpus(target, loader), target.settings
-        shown = self.shown(own.path)
+        shown = self.hidden_states(own.path)
         if own.hidden != shown:
             raise ValueError(
                 "the target was opened without its MTP layers: give draft_model='mtp' where you create the Llama"

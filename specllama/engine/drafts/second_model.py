@@ -12,7 +12,7 @@ import llama_cpp
 import numpy as np
 
 from specllama import _core
-from specllama.backend.shown import shown
+from specllama.backend.brief import brief
 from specllama.engine.model import Model
 from specllama.engine.other_tokenizer import Foreign
 from specllama.engine.same_vocabulary import (
@@ -274,7 +274,7 @@ def _checked_mask(mask: int | None, draft: _core.Decoder) -> int | None:
         return None
     if not 0 <= mask < draft.n_vocab:
         raise ValueError(
-            f"draft_mask_token={shown(mask)} is out of range: the draft has the tokens 0 to {draft.n_vocab - 1}"
+            f"draft_mask_token={brief(mask)} is out of range: the draft has the tokens 0 to {draft.n_vocab - 1}"
         )
     if not _forgets(draft):
         raise ValueError("draft_mask_token is for a draft with a KV cache: this one is recurrent, so leave it out")

@@ -17,7 +17,7 @@ from .draft import Draft, DraftKind, DrawingDraft, DrawingKind, Loader, Sequence
 from .draft_options import DraftOptions
 
 
-class Together(Draft):
+class CombinedDraft(Draft):
     """A head and a model that both draft for the target.
 
     Args:
@@ -116,17 +116,17 @@ class HeadAndModel(DraftKind):
         ]
         self.opened_with = self._both[1].opened_with
 
-    def shown(self, target: str) -> Hidden | None:
+    def hidden_states(self, target: str) -> Hidden | None:
         """See the base class."""
-        return self._both[0].shown(target)
+        return self._both[0].hidden_states(target)
 
-    def open(self, target: Model, loader: Loader) -> Together:
+    def open(self, target: Model, loader: Loader) -> CombinedDraft:
         """See the base class. Both are opened, or none."""
         with contextlib.ExitStack() as stack:
             drafts = []
             for kind in self._both:
                 drafts.append(kind.open(target, loader))
                 stack.callback(drafts[-1].close)
-            together = Together(drafts, self.corpus(target, loader))
+            together = CombinedDraft(drafts, self.corpus(target, loader))
             stack.pop_all()
         return together

@@ -58,7 +58,7 @@ class StateHeadInFile(HeadInFile[StateHeadFile]):
     form = StateHeadFile
     takes = TEXT
 
-    def shown(self, target: str) -> Hidden:
+    def hidden_states(self, target: str) -> Hidden:
         """See the base class."""
         return shown_layers([FINAL])
 

@@ -9,7 +9,7 @@ from typing import Any
 _LONGEST_SHOWN = 100
 
 
-def shown(value: Any) -> str:
+def brief(value: Any) -> str:
     """A value as messages show it: cut if it is long. Python refuses to write a number of more than 4300 digits."""
     if isinstance(value, int) and abs(value) >= 10**_LONGEST_SHOWN:
         return f"{'-' * (value < 0)}(a number of about {int(math.log10(abs(value))) + 1} digits)"
