@@ -256,17 +256,15 @@ def test_the_quantizing_process_is_prepared(quantized: Path, tmp_path: Path) -> 
     assert "calls: prepared begun\n" in found
 
 
-LOADS = ("BaseLlama", "_LoadedDraft", "llama_cpp.llama_model_load_from_file", "super().__init__")
-"""How the sources load a model. The last one does in `Llama` alone."""
+OF_LLAMA_CPP, OF_BASE_CLASS = "llama_cpp.llama_model_load_from_file", "super().__init__"
+"""How the sources load a model: by the one, which is handed on to what calls it, or as a `ContextParams` by the other."""
 
 
-def _loading(node: ast.AST) -> str | None:
-    """How a node loads a model; None if it does not. llama.cpp's function is handed on to what calls it."""
+def _loads(node: ast.AST, path: Path) -> bool:
     if isinstance(node, ast.Attribute):
-        name = ast.unparse(node)
-        return name if name == LOADS[2] else None
-    name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-    return name if name in LOADS and name != LOADS[2] else None
+        return ast.unparse(node) == OF_LLAMA_CPP
+    is_call = isinstance(node, ast.Call) and ast.unparse(node.func) == OF_BASE_CLASS
+    return is_call and path.name == "context_params.py"
 
 
 def test_whoever_loads_a_model_does_so_where_the_backend_is_prepared() -> None:
@@ -280,12 +278,10 @@ def test_whoever_loads_a_model_does_so_where_the_backend_is_prepared() -> None:
             for node in ast.walk(block)
         }
         for node in ast.walk(tree):
-            if (name := _loading(node)) is not None:
-                if name == LOADS[-1] and path.name != "llama.py":
-                    continue
+            if _loads(node, path):
                 found += 1
                 assert id(node) in wrapped, f"{path.name}:{node.lineno} loads a model outside of `checked_loading`"
-    assert found == 4
+    assert found == 3
 
 
 def test_notes_outlive_a_sum() -> None:
