@@ -257,7 +257,7 @@ def test_the_quantizing_process_is_prepared(quantized: Path, tmp_path: Path) -> 
 
 
 OF_LLAMA_CPP, OF_BASE_CLASS = "llama_cpp.llama_model_load_from_file", "super().__init__"
-"""How the sources load a model: by the one, which is handed on to what calls it, or as a `ContextParams` by the other."""
+"""How the sources load a model: by the one, handed on to its caller. A `ContextParams` does it by the other."""
 
 
 def _loads(node: ast.AST, path: Path) -> bool:
