@@ -2,13 +2,13 @@
 
 ``choose RECORD`` draws them by a seed: each changes an operator, a bound or a call of product code. ``run RECORD
 FOLDER`` makes each in a copy of the last commit in FOLDER, runs the tests of its room there, and notes in RECORD what
-they say. It takes hours; it can be stopped at any time, and goes on where it was. ``run RECORD FOLDER --like BEFORE``
-begins a RECORD with the mutations of an old one, which are found again by their lines. ``compare BEFORE AFTER`` says
-which of those that still apply are no longer noticed. scripts/mutations.json is what was noticed at the commit that it
-names.
+they say. It takes hours of one core; it can be stopped at any time, and goes on where it was. ``run RECORD FOLDER
+--like BEFORE`` begins a RECORD with the mutations of an old one, which are found again by their lines. ``compare BEFORE
+AFTER`` says which of those that still apply are no longer noticed. scripts/mutations.json is what was noticed at the
+commit that it names.
 
-Before the first mutation all tests run once, to know which fail without one, how long each takes, and which of them
-come to a mutated line: only those can notice it. Of a line in a header of C++ that is not known.
+Before the first mutation of a room its tests run once, to know which fail without one, how long each takes, and which
+of them come to a mutated line: only those can notice it. Of a line in a header of C++ that is not known.
 """
 
 from __future__ import annotations
@@ -37,28 +37,23 @@ WANTED = {".py": 100, ".cpp": 50}
 SPARE = 25  # more of C++, which take the place of those that do not compile
 PYTHON, CPP = {".py"}, {".cpp", ".hpp", ".inc"}
 PATIENCE = 120  # seconds that tests may take beyond four times what they take without a mutation
-OF_SOURCES = {"helpers", "project", "data"}  # folders of tests/ that have no tests of what the product does
+MOST = 100  # tests that are run for a mutation: one of each function that comes to its line, then more
 
 # The folders of tests/ for a folder of the product and for those in it. Folders that are not there are left out.
 TESTS = {
-    "cpp/bindings": "loop drafts math kernels grammars",
-    "cpp/drafters": "drafts loop",
+    "cpp": "drafts",
     "cpp/ggml": "kernels",
     "cpp/ggml_plugin": "kernels",
-    "cpp/heads": "drafts",
     "cpp/kernels": "kernels",
-    "cpp/llama": "engine loop grammars",
-    "cpp/loop": "loop many drafts",
+    "cpp/llama": "engine",
+    "cpp/loop": "loop",
     "cpp/math": "math",
-    "cpp/pacing": "loop drafts",
-    "cpp/translation": "drafts",
-    "specllama": "drop_in loop commands",
-    "specllama/backend": "kernels engine",
+    "cpp/pacing": "loop",
+    "specllama": "drop_in commands",
+    "specllama/backend": "kernels",
     "specllama/batch": "many",
     "specllama/commands": "commands evidence",
-    "specllama/drop_in": "drop_in",
-    "specllama/engine": "engine loop drafts many",
-    "specllama/engine/drafts": "drafts engine",
+    "specllama/engine": "engine drafts",
     "specllama/evidence": "evidence",
     "specllama/grammars": "grammars",
     "specllama/many": "many",
@@ -380,35 +375,42 @@ class Copy:
             cases.append(Case(file, name, float(case.get("time", "0")), failed))
         return status, cases
 
-    def test_unmutated(self, mutations: Sequence[Mutation]) -> None:
-        """Run all tests with marked lines, unless they have been, and keep what they did in FOLDER."""
+    def folders_for(self, file: str) -> list[str]:
+        """The folders of tests/ for a file of the product, those that are there."""
+        room = Path(file).parent.as_posix()
+        while room not in TESTS:
+            room = Path(room).parent.as_posix()
+        return [name for name in TESTS[room].split() if (self.tree / "tests" / name).exists()]
+
+    def test_unmutated(self, mutations: Sequence[Mutation], folders: Iterable[str]) -> None:
+        """Run tests with marked lines, unless they have been, and keep what they did in FOLDER."""
         kept, hits = self.folder / "unmutated.json", self.folder / "hits"
         parts = ["HEAD:tests", "HEAD:specllama", "HEAD:cpp"]
         sources = [done("git", "-C", str(self.tree), "rev-parse", *parts), [each.id for each in mutations]]
         known = json.loads(kept.read_text()) if kept.exists() else {}
         if known.get("sources") != sources:
             known = {"sources": sources, "marked": [], "cases": {}, "hits": []}
-        known["marked"] = self.mark(mutations)
-        for folder in sorted((self.tree / "tests").iterdir()):
-            is_new = folder.name not in {*OF_SOURCES, *known["cases"]}
-            if is_new and [*folder.glob("test_*.py")]:
-                hits.unlink(missing_ok=True)
-                status, cases = self.test(f"tests/{folder.name}")
-                if status not in (0, 1):
-                    raise SystemExit(f"tests/{folder.name} ended with {status}: see {self.folder / 'log'}")
-                known["cases"][folder.name] = cases
-                known["hits"] += hits.read_text().splitlines() if hits.exists() else []
-                kept.write_text(json.dumps(known))
+        new = [folder for folder in folders if folder not in known["cases"]]
+        if new:
+            known["marked"] = self.mark(mutations)
+        for folder in new:
+            hits.unlink(missing_ok=True)
+            status, cases = self.test(f"tests/{folder}")
+            if status not in (0, 1):
+                raise SystemExit(f"tests/{folder} ended with {status}: see {self.folder / 'log'}")
+            print("left out, since they fail without a mutation:", [case.name for case in cases if case.failed])
+            known["cases"][folder] = cases
+            known["hits"] += hits.read_text().splitlines() if hits.exists() else []
+            kept.write_text(json.dumps(known))
         self.restore()
-        self.build()
-        self.cases = [Case(*case) for cases in known["cases"].values() for case in cases]
+        self.cases = [Case(*case) for cases in known["cases"].values() for case in cases if not case[3]]
         self.reached = {number: set() for number in known["marked"]}
         for hit in known["hits"]:
             number, _, test = hit.partition("\t")
             name, _, phase = test.rpartition(" ")
-            # What is made for a whole file is made in the first test of it that needs it.
             if int(number) in self.reached:
-                self.reached[int(number)].add(name if phase == "(call)" else name.partition("::")[0])
+                # What is made for a whole file is made in the first test of it that needs it.
+                self.reached[int(number)] |= {name} if phase == "(call)" else {name, name.partition("::")[0]}
 
     def mark(self, mutations: Sequence[Mutation]) -> list[int]:
         """Put a mark before each statement that is to be mutated. Returns the ids of those where it is possible."""
@@ -443,48 +445,47 @@ class Copy:
                 left = {(row, number) for row, number in marks[file] if str(number) not in bad}
                 marks[file] = left if left != marks[file] else set()
 
-    def tests_for(self, mutation: Mutation, file: str) -> list[str]:
+    def tests_for(self, mutation: Mutation, file: str) -> list[Case]:
         """The tests that may notice a mutation of a file, in the order in which they are tried."""
-        room = Path(file).parent.as_posix()
-        while room not in TESTS:
-            room = Path(room).parent.as_posix()
-        folders = TESTS[room].split()
-        seconds: collections.Counter[str] = collections.Counter()
-        for case in self.cases:
-            seconds[case.file] += round(1000 * case.seconds)
-        of_room = [path for path in seconds if Path(path).parts[1] in folders]
-        named = f"_{Path(file).stem.strip('_').rstrip('s')}"
-        files = sorted(of_room, key=lambda path: (named not in path, seconds[path]))
-        reached = self.reached.get(mutation.id)
-        if reached is None or "" in reached:
-            return files
-        apart = {name for name in reached if name.partition("::")[0] == name or name.partition("::")[0] not in reached}
-        in_room = [name for name in apart if name.partition("::")[0] in of_room] or [*apart]
-        times = {case.name: 1000 * case.seconds for case in self.cases}
-        return sorted(in_room, key=lambda name: times.get(name, seconds[name]))
+        folders, named = self.folders_for(file), f"_{Path(file).stem.strip('_').rstrip('s')}"
+        reached = self.reached.get(mutation.id, {""})
+        times: collections.Counter[str] = collections.Counter()
+        order: dict[Case, tuple[bool, bool, int, float]] = {}
+        for case in sorted(self.cases, key=lambda case: case.seconds):
+            if Path(case.file).parts[1] in folders and not reached.isdisjoint({case.name, case.file, ""}):
+                function = case.name.partition("[")[0]
+                order[case] = (
+                    "" in reached and named not in case.file,
+                    case.name not in reached,
+                    times[function],
+                    case.seconds,
+                )
+                times[function] += 1
+        chosen = sorted(order, key=lambda case: order[case])[:MOST]
+        files = list(dict.fromkeys(case.file for case in chosen))  # what tests of a file share is made once
+        return sorted(chosen, key=lambda case: files.index(case.file))
 
     def noticed_by(self, mutation: Mutation, file: str) -> str | None:
         """The first test that fails, or how the tests ended otherwise; None if they pass."""
         tests = self.tests_for(mutation, file)
         if not tests:
             return None
-        left_out = [f"--deselect={case.name}" for case in self.cases if case.failed]
-        usual = sum(case.seconds for case in self.cases if case.name in tests or case.file in tests)
         # A short report: else whether the kernels work would be looked up, not tried.
-        words = ["-x", *(["-q"] if mutation.native else []), *left_out, *tests]
-        status, cases = self.test(*words, limit=PATIENCE + 4 * usual)
+        words = ["-x", *(["-q"] if mutation.native else []), *(case.name for case in tests)]
+        status, cases = self.test(*words, limit=PATIENCE + 4 * sum(case.seconds for case in tests))
         failed = [case.name for case in cases if case.failed]
         if status in (0, 5):
             return None
         return failed[0] if failed else "time is over" if status is None else f"exit status {status}"
 
-    def tried(self, mutation: Mutation) -> tuple[str, str | None]:
+    def tried(self, mutation: Mutation, mutations: Sequence[Mutation]) -> tuple[str, str | None]:
         """Make a mutation, run tests, and take it back. Returns the outcome and by which test it was noticed."""
         texts = product(self.tree, CPP if mutation.native else PYTHON)
         at = place(mutation, texts)
         if at is None:
             return "does not apply", None
         file, row = at
+        self.test_unmutated(mutations, self.folders_for(file))
         lines = texts[file].splitlines(keepends=True)
         lines[row] = lines[row][: len(lines[row]) - len(lines[row].lstrip())] + mutation.new.strip() + "\n"
         try:
@@ -541,24 +542,24 @@ def statement_at(text: str, row: int, native: bool) -> int:
     return first
 
 
-def run(record: Path, folder: Path, like: Path | None) -> None:
-    """Make the mutations of a record that have no outcome yet."""
+def run(record: Path, folder: Path, like: Path | None, rooms: tuple[str, ...]) -> None:
+    """Make the mutations of a record that have no outcome yet, in rooms whose names begin so."""
     if like is not None and not record.exists():
         old = [each for each in read(like) if each.outcome in ("noticed", "survived")]
         write(record, [dataclasses.replace(each, outcome=None, by=None, seconds=None, spare=False) for each in old])
     mutations = read(record)
     copy = Copy(folder.resolve())
-    copy.test_unmutated(mutations)
-    failed = [case.name for case in copy.cases if case.failed]
-    print("left out, since they fail without a mutation:", *failed or ["none"], sep="\n  ")
-    there = {path.name for path in (copy.tree / "tests").iterdir()}
-    print("no such folders in tests/:", *sorted({*" ".join(TESTS.values()).split()} - there) or ["none"], flush=True)
+    missing = {name for names in TESTS.values() for name in names.split()} - {
+        path.name for path in (copy.tree / "tests").iterdir()
+    }
+    print("no such folders in tests/:", *sorted(missing) or ["none"], flush=True)
     wanted = sum(each.native and not each.spare for each in mutations)
-    for mutation in mutations:
+    for mutation in sorted(mutations, key=lambda each: (each.native, each.id)):
         counted = sum(each.native and each.outcome in ("noticed", "survived") for each in mutations)
-        if mutation.outcome is None and not (mutation.spare and counted >= wanted):
+        is_left = mutation.outcome is None and mutation.room.startswith(rooms)
+        if is_left and not (mutation.spare and counted >= wanted):
             start = time.monotonic()
-            mutation.outcome, mutation.by = copy.tried(mutation)
+            mutation.outcome, mutation.by = copy.tried(mutation, mutations)
             mutation.seconds = round(time.monotonic() - start, 1)
             write(record, mutations)
             print(mutation.id, mutation.file, mutation.outcome, mutation.by or "", mutation.seconds, flush=True)
@@ -597,7 +598,8 @@ def main() -> None:
     running = commands.add_parser("run", help="make those that have no outcome yet in a copy of the last commit")
     running.add_argument("record", type=Path)
     running.add_argument("folder", type=Path)
-    running.add_argument("--like", type=Path, metavar="BEFORE")
+    running.add_argument("--like", type=Path, metavar="BEFORE", help="take the mutations of this record")
+    running.add_argument("--rooms", nargs="*", default=[""], help="only those of folders that begin so")
     comparing = commands.add_parser("compare", help="what was noticed before and is not now")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
@@ -609,7 +611,7 @@ def main() -> None:
         chosen += drawn(product(ROOT, CPP), WANTED[".cpp"], SPARE, draw)
         write(given.record, [dataclasses.replace(each, id=number) for number, each in enumerate(chosen)])
     elif given.command == "run":
-        run(given.record, given.folder, given.like)
+        run(given.record, given.folder, given.like, tuple(given.rooms))
     else:
         compare(given.before, given.after)
 
