@@ -39,7 +39,7 @@ PYTHON, CPP = {".py"}, {".cpp", ".hpp", ".inc"}
 PATIENCE = 120  # seconds that tests may take beyond four times what they take without a mutation
 MOST = 100  # tests that are run for a mutation: one of each function that comes to its line, then more
 
-# The folders of tests/ for a folder of the product and for those in it. Folders that are not there are left out.
+# The folders of tests/ for a file of the product, or for a folder and what is in it. A missing one is left out.
 TESTS = {
     "cpp": "drafts",
     "cpp/ggml": "kernels",
@@ -53,7 +53,13 @@ TESTS = {
     "specllama/backend": "kernels",
     "specllama/batch": "many",
     "specllama/commands": "commands evidence",
+    "specllama/commands/batch.py": "many",
+    "specllama/commands/quantize.py": "models",
+    "specllama/commands/serve.py": "server",
+    "specllama/commands/train_draft.py": "training",
+    "specllama/drop_in": "drop_in",
     "specllama/engine": "engine drafts",
+    "specllama/engine/drafts": "drafts",
     "specllama/evidence": "evidence",
     "specllama/grammars": "grammars",
     "specllama/many": "many",
@@ -377,7 +383,7 @@ class Copy:
 
     def folders_for(self, file: str) -> list[str]:
         """The folders of tests/ for a file of the product, those that are there."""
-        room = Path(file).parent.as_posix()
+        room = file
         while room not in TESTS:
             room = Path(room).parent.as_posix()
         return [name for name in TESTS[room].split() if (self.tree / "tests" / name).exists()]
