@@ -559,11 +559,13 @@ def run(record: Path, folder: Path, like: Path | None, rooms: tuple[str, ...]) -
         path.name for path in (copy.tree / "tests").iterdir()
     }
     print("no such folders in tests/:", *sorted(missing) or ["none"], flush=True)
-    wanted = sum(each.native and not each.spare for each in mutations)
-    for mutation in sorted(mutations, key=lambda each: (each.native, each.id)):
-        counted = sum(each.native and each.outcome in ("noticed", "survived") for each in mutations)
+    for mutation in mutations:
+        missing_native = sum(
+            each.native and not each.spare and each.outcome == "does not compile" for each in mutations
+        )
+        missing_native -= sum(each.spare and each.outcome in ("noticed", "survived") for each in mutations)
         is_left = mutation.outcome is None and mutation.room.startswith(rooms)
-        if is_left and not (mutation.spare and counted >= wanted):
+        if is_left and (missing_native > 0 or not mutation.spare):
             start = time.monotonic()
             mutation.outcome, mutation.by = copy.tried(mutation, mutations)
             mutation.seconds = round(time.monotonic() - start, 1)
