@@ -37,7 +37,7 @@ WANTED = {".py": 100, ".cpp": 50}
 SPARE = 25  # more of C++, which take the place of those that do not compile
 PYTHON, CPP = {".py"}, {".cpp", ".hpp", ".inc"}
 PATIENCE = 120  # seconds that tests may take beyond four times what they take without a mutation
-MOST = 100  # tests that are run for a mutation: one of each function that comes to its line, then more
+MOST = 150  # tests that are run for a mutation: one of each function that comes to its line, then more
 
 # The folders of tests/ for a file of the product, or for a folder and what is in it. A missing one is left out.
 TESTS = {
@@ -452,20 +452,17 @@ class Copy:
                 marks[file] = left if left != marks[file] else set()
 
     def tests_for(self, mutation: Mutation, file: str) -> list[Case]:
-        """The tests that may notice a mutation of a file, in the order in which they are tried."""
-        folders, named = self.folders_for(file), f"_{Path(file).stem.strip('_').rstrip('s')}"
+        """The tests that may notice a mutation of a file: those of its room first, and one of each function."""
+        room, named = self.folders_for(file), f"_{Path(file).stem.strip('_').rstrip('s')}"
         reached = self.reached.get(mutation.id, {""})
         times: collections.Counter[str] = collections.Counter()
-        order: dict[Case, tuple[bool, bool, int, float]] = {}
+        order: dict[Case, tuple[bool, int, bool, bool, float]] = {}
         for case in sorted(self.cases, key=lambda case: case.seconds):
-            if Path(case.file).parts[1] in folders and not reached.isdisjoint({case.name, case.file, ""}):
+            is_named, is_apart = named in case.file, Path(case.file).parts[1] not in room
+            if is_named or not is_apart if "" in reached else not reached.isdisjoint({case.name, case.file}):
                 function = case.name.partition("[")[0]
-                order[case] = (
-                    "" in reached and named not in case.file,
-                    case.name not in reached,
-                    times[function],
-                    case.seconds,
-                )
+                is_late = "" in reached and not is_named
+                order[case] = (is_late, times[function], is_apart, case.name not in reached, case.seconds)
                 times[function] += 1
         chosen = sorted(order, key=lambda case: order[case])[:MOST]
         files = list(dict.fromkeys(case.file for case in chosen))  # what tests of a file share is made once
