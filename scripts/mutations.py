@@ -271,10 +271,11 @@ def drawn(texts: Mapping[str, str], wanted: int, spare: int, draw: random.Random
 # What runs a marked line appends the mark's number and the name of the test that runs to the file HITS. The modules of
 # Python and of C++ for that.
 MARKS = """
-import os
+import os, sys
 seen = set()
 def mark(number):
-    test = os.environ.get("PYTEST_CURRENT_TEST", "")
+    is_in_function = sys._getframe(1).f_code.co_flags & 1  # a module is run once, for all tests
+    test = os.environ.get("PYTEST_CURRENT_TEST", "") if is_in_function else ""
     if (number, test) not in seen:
         seen.add((number, test))
         with open("HITS", "a") as file:
