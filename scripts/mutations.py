@@ -7,8 +7,8 @@ they say. It takes hours of one core; it can be stopped at any time, and goes on
 AFTER`` says which of those that still apply are no longer noticed. scripts/mutations.json is what was noticed at the
 commit that it names.
 
-Before the first mutation of a room its tests run once, to know which fail without one, how long each takes, and which
-of them come to a mutated line: only those can notice it. Of a line in a header of C++ that is not known.
+Before the first mutation all tests run once, to know which fail without one, how long each takes, and which of them
+come to a mutated line: only those can notice it. Of a line in a header of C++ that is not known.
 """
 
 from __future__ import annotations
@@ -389,14 +389,15 @@ class Copy:
             room = Path(room).parent.as_posix()
         return [name for name in TESTS[room].split() if (self.tree / "tests" / name).exists()]
 
-    def test_unmutated(self, mutations: Sequence[Mutation], folders: Iterable[str]) -> None:
-        """Run tests with marked lines, unless they have been, and keep what they did in FOLDER."""
+    def test_unmutated(self, mutations: Sequence[Mutation]) -> None:
+        """Run all tests with marked lines, unless they have been, and keep what they did in FOLDER."""
         kept, hits = self.folder / "unmutated.json", self.folder / "hits"
         parts = ["HEAD:tests", "HEAD:specllama", "HEAD:cpp"]
         sources = [done("git", "-C", str(self.tree), "rev-parse", *parts), [each.id for each in mutations]]
         known = json.loads(kept.read_text()) if kept.exists() else {}
         if known.get("sources") != sources:
             known = {"sources": sources, "marked": [], "cases": {}, "hits": []}
+        folders = sorted({path.parent.name for path in (self.tree / "tests").glob("*/test_*.py")} - {"project"})
         new = [folder for folder in folders if folder not in known["cases"]]
         if new:
             known["marked"] = self.mark(mutations)
@@ -482,14 +483,13 @@ class Copy:
             return None
         return failed[0] if failed else "time is over" if status is None else f"exit status {status}"
 
-    def tried(self, mutation: Mutation, mutations: Sequence[Mutation]) -> tuple[str, str | None]:
+    def tried(self, mutation: Mutation) -> tuple[str, str | None]:
         """Make a mutation, run tests, and take it back. Returns the outcome and by which test it was noticed."""
         texts = product(self.tree, CPP if mutation.native else PYTHON)
         at = place(mutation, texts)
         if at is None:
             return "does not apply", None
         file, row = at
-        self.test_unmutated(mutations, self.folders_for(file))
         lines = texts[file].splitlines(keepends=True)
         lines[row] = lines[row][: len(lines[row]) - len(lines[row].lstrip())] + mutation.new.strip() + "\n"
         try:
@@ -553,6 +553,7 @@ def run(record: Path, folder: Path, like: Path | None, rooms: tuple[str, ...]) -
         write(record, [dataclasses.replace(each, outcome=None, by=None, seconds=None, spare=False) for each in old])
     mutations = read(record)
     copy = Copy(folder.resolve())
+    copy.test_unmutated(mutations)
     missing = {name for names in TESTS.values() for name in names.split()} - {
         path.name for path in (copy.tree / "tests").iterdir()
     }
@@ -565,7 +566,7 @@ def run(record: Path, folder: Path, like: Path | None, rooms: tuple[str, ...]) -
         is_left = mutation.outcome is None and mutation.room.startswith(rooms)
         if is_left and (missing_native > 0 or not mutation.spare):
             start = time.monotonic()
-            mutation.outcome, mutation.by = copy.tried(mutation, mutations)
+            mutation.outcome, mutation.by = copy.tried(mutation)
             mutation.seconds = round(time.monotonic() - start, 1)
             write(record, mutations)
             print(mutation.id, mutation.file, mutation.outcome, mutation.by or "", mutation.seconds, flush=True)
