@@ -2,10 +2,10 @@
 
 ``choose RECORD`` draws them by a seed: each changes an operator, a bound or a call of product code. ``run RECORD
 FOLDER`` makes each in a copy of the last commit in FOLDER, runs the tests of its room there, and notes in RECORD what
-they say. It takes hours; it can be stopped at any time, and goes on where it was. ``run RECORD FOLDER --like BEFORE``
-begins a RECORD with the mutations of an old one, which are found again by their lines. ``compare BEFORE AFTER`` says
-which of those that still apply are no longer noticed. scripts/mutations.json is what was noticed at the commit that it
-names.
+they say. It takes hours of one core; it can be stopped at any time, and goes on where it was. ``run RECORD FOLDER
+--like BEFORE`` begins a RECORD with the mutations of an old one, which are found again by their lines. ``compare BEFORE
+AFTER`` says which of those that still apply are no longer noticed. scripts/mutations.json is what was noticed at the
+commit that it names.
 
 Before the first mutation all tests run once, to know which fail without one, how long each takes, and which of them
 come to a mutated line: only those can notice it. Of a line in a header of C++ that is not known.
@@ -37,28 +37,29 @@ WANTED = {".py": 100, ".cpp": 50}
 SPARE = 25  # more of C++, which take the place of those that do not compile
 PYTHON, CPP = {".py"}, {".cpp", ".hpp", ".inc"}
 PATIENCE = 120  # seconds that tests may take beyond four times what they take without a mutation
-OF_SOURCES = {"helpers", "project", "data"}  # folders of tests/ that have no tests of what the product does
+MOST = 150  # tests that are run for a mutation: one of each function that comes to its line, then more
 
-# The folders of tests/ for a folder of the product and for those in it. Folders that are not there are left out.
+# The folders of tests/ for a file of the product, or for a folder and what is in it. A missing one is left out.
 TESTS = {
-    "cpp/bindings": "loop drafts math kernels grammars",
-    "cpp/drafters": "drafts loop",
+    "cpp": "drafts",
     "cpp/ggml": "kernels",
     "cpp/ggml_plugin": "kernels",
-    "cpp/heads": "drafts",
     "cpp/kernels": "kernels",
-    "cpp/llama": "engine loop grammars",
-    "cpp/loop": "loop many drafts",
+    "cpp/llama": "engine",
+    "cpp/loop": "loop",
     "cpp/math": "math",
-    "cpp/pacing": "loop drafts",
-    "cpp/translation": "drafts",
-    "specllama": "drop_in loop commands",
-    "specllama/backend": "kernels engine",
+    "cpp/pacing": "loop",
+    "specllama": "drop_in commands",
+    "specllama/backend": "kernels",
     "specllama/batch": "many",
     "specllama/commands": "commands evidence",
+    "specllama/commands/batch.py": "many",
+    "specllama/commands/quantize.py": "models",
+    "specllama/commands/serve.py": "server",
+    "specllama/commands/train_draft.py": "training",
     "specllama/drop_in": "drop_in",
-    "specllama/engine": "engine loop drafts many",
-    "specllama/engine/drafts": "drafts engine",
+    "specllama/engine": "engine drafts",
+    "specllama/engine/drafts": "drafts",
     "specllama/evidence": "evidence",
     "specllama/grammars": "grammars",
     "specllama/many": "many",
@@ -270,10 +271,11 @@ def drawn(texts: Mapping[str, str], wanted: int, spare: int, draw: random.Random
 # What runs a marked line appends the mark's number and the name of the test that runs to the file HITS. The modules of
 # Python and of C++ for that.
 MARKS = """
-import os
+import os, sys
 seen = set()
 def mark(number):
-    test = os.environ.get("PYTEST_CURRENT_TEST", "")
+    is_in_function = sys._getframe(1).f_code.co_flags & 1  # a module is run once, for all tests
+    test = os.environ.get("PYTEST_CURRENT_TEST", "") if is_in_function else ""
     if (number, test) not in seen:
         seen.add((number, test))
         with open("HITS", "a") as file:
@@ -342,6 +344,7 @@ class Copy:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, "PYTHONPATH": str(self.tree), "OMP_THREAD_LIMIT": "1"}
         environment |= {"SPECLLAMA_CACHE": str(self.folder / "cache"), "SPECLLAMA_REQUIRE_MODELS": "0"}
+        environment["SPECLLAMA_MOST_CASES"] = "4"  # of a test with many
         with (
             (self.folder / "log").open("w") as log,
             subprocess.Popen(
@@ -379,6 +382,13 @@ class Copy:
             cases.append(Case(file, name, float(case.get("time", "0")), failed))
         return status, cases
 
+    def folders_for(self, file: str) -> list[str]:
+        """The folders of tests/ for a file of the product, those that are there."""
+        room = file
+        while room not in TESTS:
+            room = Path(room).parent.as_posix()
+        return [name for name in TESTS[room].split() if (self.tree / "tests" / name).exists()]
+
     def test_unmutated(self, mutations: Sequence[Mutation]) -> None:
         """Run all tests with marked lines, unless they have been, and keep what they did in FOLDER."""
         kept, hits = self.folder / "unmutated.json", self.folder / "hits"
@@ -387,27 +397,28 @@ class Copy:
         known = json.loads(kept.read_text()) if kept.exists() else {}
         if known.get("sources") != sources:
             known = {"sources": sources, "marked": [], "cases": {}, "hits": []}
-        known["marked"] = self.mark(mutations)
-        for folder in sorted((self.tree / "tests").iterdir()):
-            is_new = folder.name not in {*OF_SOURCES, *known["cases"]}
-            if is_new and [*folder.glob("test_*.py")]:
-                hits.unlink(missing_ok=True)
-                status, cases = self.test(f"tests/{folder.name}")
-                if status not in (0, 1):
-                    raise SystemExit(f"tests/{folder.name} ended with {status}: see {self.folder / 'log'}")
-                known["cases"][folder.name] = cases
-                known["hits"] += hits.read_text().splitlines() if hits.exists() else []
-                kept.write_text(json.dumps(known))
+        folders = sorted({path.parent.name for path in (self.tree / "tests").glob("*/test_*.py")} - {"project"})
+        new = [folder for folder in folders if folder not in known["cases"]]
+        if new:
+            known["marked"] = self.mark(mutations)
+        for folder in new:
+            hits.unlink(missing_ok=True)
+            status, cases = self.test(f"tests/{folder}")
+            if status not in (0, 1):
+                raise SystemExit(f"tests/{folder} ended with {status}: see {self.folder / 'log'}")
+            print("left out, since they fail without a mutation:", [case.name for case in cases if case.failed])
+            known["cases"][folder] = cases
+            known["hits"] += hits.read_text().splitlines() if hits.exists() else []
+            kept.write_text(json.dumps(known))
         self.restore()
-        self.build()
-        self.cases = [Case(*case) for cases in known["cases"].values() for case in cases]
+        self.cases = [Case(*case) for cases in known["cases"].values() for case in cases if not case[3]]
         self.reached = {number: set() for number in known["marked"]}
         for hit in known["hits"]:
             number, _, test = hit.partition("\t")
             name, _, phase = test.rpartition(" ")
-            # What is made for a whole file is made in the first test of it that needs it.
             if int(number) in self.reached:
-                self.reached[int(number)].add(name if phase == "(call)" else name.partition("::")[0])
+                # What is made for a whole file is made in the first test of it that needs it.
+                self.reached[int(number)] |= {name} if phase == "(call)" else {name, name.partition("::")[0]}
 
     def mark(self, mutations: Sequence[Mutation]) -> list[int]:
         """Put a mark before each statement that is to be mutated. Returns the ids of those where it is possible."""
@@ -442,36 +453,31 @@ class Copy:
                 left = {(row, number) for row, number in marks[file] if str(number) not in bad}
                 marks[file] = left if left != marks[file] else set()
 
-    def tests_for(self, mutation: Mutation, file: str) -> list[str]:
-        """The tests that may notice a mutation of a file, in the order in which they are tried."""
-        room = Path(file).parent.as_posix()
-        while room not in TESTS:
-            room = Path(room).parent.as_posix()
-        folders = TESTS[room].split()
-        seconds: collections.Counter[str] = collections.Counter()
-        for case in self.cases:
-            seconds[case.file] += round(1000 * case.seconds)
-        of_room = [path for path in seconds if Path(path).parts[1] in folders]
-        named = f"_{Path(file).stem.strip('_').rstrip('s')}"
-        files = sorted(of_room, key=lambda path: (named not in path, seconds[path]))
-        reached = self.reached.get(mutation.id)
-        if reached is None or "" in reached:
-            return files
-        apart = {name for name in reached if name.partition("::")[0] == name or name.partition("::")[0] not in reached}
-        in_room = [name for name in apart if name.partition("::")[0] in of_room] or [*apart]
-        times = {case.name: 1000 * case.seconds for case in self.cases}
-        return sorted(in_room, key=lambda name: times.get(name, seconds[name]))
+    def tests_for(self, mutation: Mutation, file: str) -> list[Case]:
+        """The tests that may notice a mutation of a file: those of its room first, and one of each function."""
+        room, named = self.folders_for(file), f"_{Path(file).stem.strip('_').rstrip('s')}"
+        reached = self.reached.get(mutation.id, {""})
+        times: collections.Counter[str] = collections.Counter()
+        order: dict[Case, tuple[bool, int, bool, bool, float]] = {}
+        for case in sorted(self.cases, key=lambda case: case.seconds):
+            is_named, is_apart = named in case.file, Path(case.file).parts[1] not in room
+            if is_named or not is_apart if "" in reached else not reached.isdisjoint({case.name, case.file}):
+                function = case.name.partition("[")[0]
+                is_late = "" in reached and not is_named
+                order[case] = (is_late, times[function], is_apart, case.name not in reached, case.seconds)
+                times[function] += 1
+        chosen = sorted(order, key=lambda case: order[case])[:MOST]
+        files = list(dict.fromkeys(case.file for case in chosen))  # what tests of a file share is made once
+        return sorted(chosen, key=lambda case: files.index(case.file))
 
     def noticed_by(self, mutation: Mutation, file: str) -> str | None:
         """The first test that fails, or how the tests ended otherwise; None if they pass."""
         tests = self.tests_for(mutation, file)
         if not tests:
             return None
-        left_out = [f"--deselect={case.name}" for case in self.cases if case.failed]
-        usual = sum(case.seconds for case in self.cases if case.name in tests or case.file in tests)
         # A short report: else whether the kernels work would be looked up, not tried.
-        words = ["-x", *(["-q"] if mutation.native else []), *left_out, *tests]
-        status, cases = self.test(*words, limit=PATIENCE + 4 * usual)
+        words = ["-x", *(["-q"] if mutation.native else []), *(case.name for case in tests)]
+        status, cases = self.test(*words, limit=PATIENCE + 4 * sum(case.seconds for case in tests))
         failed = [case.name for case in cases if case.failed]
         if status in (0, 5):
             return None
@@ -540,22 +546,25 @@ def statement_at(text: str, row: int, native: bool) -> int:
     return first
 
 
-def run(record: Path, folder: Path, like: Path | None) -> None:
-    """Make the mutations of a record that have no outcome yet."""
+def run(record: Path, folder: Path, like: Path | None, rooms: tuple[str, ...]) -> None:
+    """Make the mutations of a record that have no outcome yet, in rooms whose names begin so."""
     if like is not None and not record.exists():
         old = [each for each in read(like) if each.outcome in ("noticed", "survived")]
         write(record, [dataclasses.replace(each, outcome=None, by=None, seconds=None, spare=False) for each in old])
     mutations = read(record)
     copy = Copy(folder.resolve())
     copy.test_unmutated(mutations)
-    failed = [case.name for case in copy.cases if case.failed]
-    print("left out, since they fail without a mutation:", *failed or ["none"], sep="\n  ")
-    there = {path.name for path in (copy.tree / "tests").iterdir()}
-    print("no such folders in tests/:", *sorted({*" ".join(TESTS.values()).split()} - there) or ["none"], flush=True)
-    wanted = sum(each.native and not each.spare for each in mutations)
+    missing = {name for names in TESTS.values() for name in names.split()} - {
+        path.name for path in (copy.tree / "tests").iterdir()
+    }
+    print("no such folders in tests/:", *sorted(missing) or ["none"], flush=True)
     for mutation in mutations:
-        counted = sum(each.native and each.outcome in ("noticed", "survived") for each in mutations)
-        if mutation.outcome is None and not (mutation.spare and counted >= wanted):
+        missing_native = sum(
+            each.native and not each.spare and each.outcome == "does not compile" for each in mutations
+        )
+        missing_native -= sum(each.spare and each.outcome in ("noticed", "survived") for each in mutations)
+        is_left = mutation.outcome is None and mutation.room.startswith(rooms)
+        if is_left and (missing_native > 0 or not mutation.spare):
             start = time.monotonic()
             mutation.outcome, mutation.by = copy.tried(mutation)
             mutation.seconds = round(time.monotonic() - start, 1)
@@ -596,7 +605,8 @@ def main() -> None:
     running = commands.add_parser("run", help="make those that have no outcome yet in a copy of the last commit")
     running.add_argument("record", type=Path)
     running.add_argument("folder", type=Path)
-    running.add_argument("--like", type=Path, metavar="BEFORE")
+    running.add_argument("--like", type=Path, metavar="BEFORE", help="take the mutations of this record")
+    running.add_argument("--rooms", nargs="*", default=[""], help="only those of folders that begin so")
     comparing = commands.add_parser("compare", help="what was noticed before and is not now")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
@@ -608,7 +618,7 @@ def main() -> None:
         chosen += drawn(product(ROOT, CPP), WANTED[".cpp"], SPARE, draw)
         write(given.record, [dataclasses.replace(each, id=number) for number, each in enumerate(chosen)])
     elif given.command == "run":
-        run(given.record, given.folder, given.like)
+        run(given.record, given.folder, given.like, tuple(given.rooms))
     else:
         compare(given.before, given.after)
 
