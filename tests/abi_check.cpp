@@ -41,19 +41,6 @@ CHECK_WHOLE(llama_batch)
 static_assert(std::is_trivially_copyable_v<specllama::llama_batch> &&
               std::is_standard_layout_v<specllama::llama_batch>);
 
-CHECK_FIELD(llama_token_data, id)
-CHECK_FIELD(llama_token_data, logit)
-CHECK_FIELD(llama_token_data, p)
-CHECK_WHOLE(llama_token_data)
-
-CHECK_PLACE(llama_token_data_array, data)
-static_assert(std::is_same_v<decltype(::llama_token_data_array::data), ::llama_token_data *>,
-              "llama_token_data_array.data has another type in this llama.h");
-CHECK_FIELD(llama_token_data_array, size)
-CHECK_FIELD(llama_token_data_array, selected)
-CHECK_FIELD(llama_token_data_array, sorted)
-CHECK_WHOLE(llama_token_data_array)
-
 // None has a field that the lists above leave out.
 template <typename Batch>
 void name_every_field_of_batch(Batch & batch) {
@@ -62,19 +49,3 @@ void name_every_field_of_batch(Batch & batch) {
 }
 template void name_every_field_of_batch(::llama_batch &);
 template void name_every_field_of_batch(specllama::llama_batch &);
-
-template <typename Data>
-void name_every_field_of_data(Data & token_data) {
-    auto & [id, logit, p] = token_data;
-    (void)id, (void)logit, (void)p;
-}
-template void name_every_field_of_data(::llama_token_data &);
-template void name_every_field_of_data(specllama::llama_token_data &);
-
-template <typename Array>
-void name_every_field_of_array(Array & array) {
-    auto & [data, size, selected, sorted] = array;
-    (void)data, (void)size, (void)selected, (void)sorted;
-}
-template void name_every_field_of_array(::llama_token_data_array &);
-template void name_every_field_of_array(specllama::llama_token_data_array &);

@@ -247,7 +247,7 @@ def _whole(said: str) -> str:
 def _training(folder: Path, target: str, rounds: int) -> int:
     """The same call goes on, and makes a head. Places of PyTorch's own do not count."""
     import specllama
-    from specllama.models.head_file import read_head
+    from specllama.models import read_head
     from specllama.training.train import Budget, trained
 
     model = folder / "models" / "model.gguf"

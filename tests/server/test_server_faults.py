@@ -317,12 +317,17 @@ def test_garbage_is_answered_by_what_is_wrong_with_it(served: Served) -> None:
 
 
 def test_a_schema_that_llama_cpps_parser_might_crash_on(served: Served) -> None:
-    schema = {"type": "string", "maxLength": 5000, "not": {"const": "x"}}  # which llguidance does not take
+    """Its grammar has 5,000 rules, each within the one before. It is followed as far as it says something."""
+    schema = {"type": "string", "maxLength": 5000, "not": {"const": "x"}}  # which llguidance does not take as a schema
     body = {
         "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 8,
         "response_format": {"type": "json_object", "schema": schema, "strict": False},
     }
-    assert served.post("/v1/chat/completions", **body).status_code == 400
+    answer = served.post("/v1/chat/completions", **body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["message"]["content"].startswith('"')
+    assert "not" in answer.json()["warnings"][0]
     assert served.complete()["choices"]
 
 
