@@ -5,7 +5,6 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
-#include <utility>
 
 #include "drafters/drafter.hpp"
 
@@ -19,8 +18,8 @@ SPECLLAMA_DRAFTERS(SPECLLAMA_BIND)
 #undef SPECLLAMA_BIND
 
 template <typename Kind, typename... Parts>
-std::shared_ptr<Drafter> made(Parts... parts) {
-    return std::make_shared<Kind>(std::move(parts)...);
+std::shared_ptr<Drafter> made(const Parts &... parts) {
+    return std::make_shared<Kind>(parts...);
 }
 
 }  // namespace specllama

@@ -27,7 +27,7 @@ std::size_t room_beside_block(const Decoder & decoder) {
 
 }  // namespace
 
-BlockHeadDrafter::BlockHeadDrafter(std::shared_ptr<Sequence> sequence, std::size_t window)
+BlockHeadDrafter::BlockHeadDrafter(const std::shared_ptr<Sequence> & sequence, std::size_t window)
     : ReadingHead(Source::block_head, sequence, window, room_beside_block(sequence->decoder()), 0),
       noise_(sequence->decoder().noise_block().value()),
       most_(noise_.size - noise_.first) {}

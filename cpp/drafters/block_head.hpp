@@ -22,7 +22,7 @@ public:
     // sequence: of the decoder of a head that has a block, with a context of more tokens and a batch of as many.
     // window: the most tokens of the text that the memory holds; 0: as many as the context has room for, beside a
     // block.
-    explicit BlockHeadDrafter(std::shared_ptr<Sequence> sequence, std::size_t window = 0);
+    explicit BlockHeadDrafter(const std::shared_ptr<Sequence> & sequence, std::size_t window = 0);
 
     void observe(const DecodedBatch & batch) override;
 

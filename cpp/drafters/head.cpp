@@ -10,7 +10,7 @@
 
 namespace specllama {
 
-HeadDrafter::HeadDrafter(std::shared_ptr<Sequence> sequence, std::size_t window)
+HeadDrafter::HeadDrafter(const std::shared_ptr<Sequence> & sequence, std::size_t window)
     : ReadingHead(Source::head, sequence, window, sequence->decoder().n_ctx(), 1) {}
 
 void HeadDrafter::observe(const DecodedBatch & batch) {

@@ -23,7 +23,7 @@ class HeadDrafter final : public ReadingHead {
 public:
     // sequence: of a head's decoder. window: the most tokens of the text that the memory holds; 0: as many as the
     // context has room for.
-    explicit HeadDrafter(std::shared_ptr<Sequence> sequence, std::size_t window = 0);
+    explicit HeadDrafter(const std::shared_ptr<Sequence> & sequence, std::size_t window = 0);
 
     void observe(const DecodedBatch & batch) override;
 
