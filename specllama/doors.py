@@ -7,21 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 
-def opened(package: str, exports: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
+def opened(
+    package: str, exports: Mapping[str, Iterable[str]], renamed: Mapping[str, tuple[str, str]] = MappingProxyType({})
+) -> Callable[[str], Any]:
     """The function ``__getattr__`` of a package.
 
     Args:
         package: its name.
         exports: by the names of its modules, the names that they export.
+        renamed: further names, each with its module and what it is called there.
     """
-    where = {name: module for module, names in exports.items() for name in names}
+    where = {name: (module, name) for module, names in exports.items() for name in names} | dict(renamed)
 
     def found(name: str) -> Any:
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f".{where[name]}", package), name)
+        module, original = where[name]
+        return getattr(import_module(f".{module}", package), original)
 
     return found

@@ -66,8 +66,7 @@ void Scheduler::leave(ScheduledText & text, bool under_way) {
         const std::lock_guard lock(mutex_);
         text.is_inside = false;
         num_inside_ -= 1;
-        const bool is_working =
-            text.state == ScheduledText::State::working;  // otherwise it was paused, or has stepped aside
+        const bool is_working = text.state == ScheduledText::State::working;  // otherwise it was paused
         num_working_ -= is_working ? 1 : 0;
         if (!under_way) {
             text.state = ScheduledText::State::out;

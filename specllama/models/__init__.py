@@ -5,7 +5,9 @@ What is exported here is for the commands, the training and the evidence tools. 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from specllama.doors import opened
 
 if TYPE_CHECKING:
     from .cache_types import CACHE_TYPES, values_of_block
@@ -69,16 +71,6 @@ _EXPORTS = {
     "state_head_file": ("ARCHITECTURES", "vocabulary_hash"),
     "weights_digest": ("Digest",),
 }
-_WHERE = {name: (module, name) for module, names in _EXPORTS.items() for name in names}
 # Functions that are called as their modules have other names here: a package cannot export both.
-_WHERE |= {"known_models": ("catalog", "catalog"), "write_quantized": ("quantize", "quantize")}
-
-
-def __getattr__(name: str) -> Any:
-    # Names are imported when they are first used: the command line needs some of them without loading libllama.
-    from importlib import import_module
-
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, original = _WHERE[name]
-    return getattr(import_module(f".{module}", __name__), original)
+_RENAMED = {"known_models": ("catalog", "catalog"), "write_quantized": ("quantize", "quantize")}
+__getattr__ = opened(__name__, _EXPORTS, _RENAMED)
