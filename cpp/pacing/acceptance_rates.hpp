@@ -43,12 +43,12 @@ class Rate {
 public:
     Rate(double prior, const PaceConstants & constants) : constants_(constants), first_prior_(prior), prior_(prior) {}
     void observe(bool success);
-    // Another text begins: a share of the observations is kept beside the prior.
+    // Begins another text: moves the prior toward what was observed, and keeps a share of the observations.
     void new_text();
-    // Time has passed: the observations are weighted by `factor`.
+    // Weights the observations by `factor`, because they have grown old.
     void fade(double factor);
     double mean() const;
-    // An optimistic estimate: so many standard errors above the mean.
+    // An optimistic estimate: the mean plus this many standard errors.
     double optimistic(double standard_errors = 1.0) const;
 
 private:
@@ -67,7 +67,7 @@ public:
     Rates(const std::vector<double> & priors, const PaceConstants & constants);
     double of(std::size_t i) const;
     void observe(std::size_t i, bool success);
-    // Another text begins: the level of the last one counts for less.
+    // Begins another text: the level of the last text counts for less.
     void new_text() { level_ *= constants_.kept_of_text; }
 
 private:
@@ -86,10 +86,11 @@ public:
     void observe(const Expectation & token, bool accepted);
     void new_text();
 
-    // For a drafter that draws: the rate of its next token, given the bucket of the token before it, or start().
+    // For a drafter that draws: how often its next token is accepted. before: the bucket of the token before it, or
+    // start() for the first token of a draft.
     double next(std::size_t before) const { return next_.of(before); }
     std::size_t start() const { return start_; }
-    // The rate of all its drawn tokens.
+    // How often any of its drawn tokens is accepted.
     const Rate & any() const { return any_; }
     // Weights the observations by `factor`, because the drafter has not drafted for a while.
     void forget(double factor) { any_.fade(factor); }

@@ -175,9 +175,9 @@ double CostModel::seconds(std::size_t n) const {
     return each;
 }
 
-// What the tokens of a text beyond its first add to a batch that has the other texts' tokens, in seconds. Two sizes
-// that were measured at different moments differ by chance, too, so some tokens would look free. So each further token
-// costs at least (T(size) - T(1)) / (size - 1), the average cost of a further token of that batch.
+// The seconds that the tokens of a text after its first one add to a batch with the other texts' tokens. The times of
+// two sizes were measured at different moments and differ by chance, too, so some tokens would look free. Therefore
+// each further token costs at least (T(size) - T(1)) / (size - 1), the average cost of a further token of that batch.
 double CostModel::added(std::size_t n) const {
     const double size = whole(others_ + n);
     const double average = std::max(0.0, size - whole(1)) / static_cast<double>(others_ + n - 1);

@@ -18,18 +18,18 @@ public:
     void restore(const std::map<std::size_t, double> & seconds);
 
     // Says that the known times may be from a busier hour. Their shape is still believed; their level is taken from the
-    // next three batches. Until these are there, a batch that took longer changes nothing: if it did, a caller that
-    // looks at costs first would decode no more such batches, and never find out that this one was held up.
+    // next three batches. Until then a batch that took longer does not raise the level. Otherwise a caller that
+    // compares costs would decode no more such batches, and would never find out that only this one was held up.
     void distrust_level();
 
-    // Returns a copy that says what a batch costs one of `texts` texts which decode n tokens each in it:
-    // T(texts * n) / texts. The copy learns nothing, because only this object sees whole batches.
+    // Returns a copy for a batch in which `texts` texts decode n tokens each. seconds(n) of the copy is the share of
+    // one text: T(texts * n) / texts. The copy learns nothing, because only this object sees whole batches.
     CostModel shared_by(std::size_t texts) const;
 
-    // Returns a copy that says what a batch costs one of `texts` texts if the other texts bring `others` tokens to it:
-    // an equal share of a batch with one token of each text, and all that its own further tokens add to the batch of
-    // the others. Kernels take several rows at a time, so one token more can cost little or much. The copy learns
-    // nothing.
+    // Returns a copy for one of `texts` texts in a batch to which the other texts bring `others` tokens. seconds(n) of
+    // the copy is an equal share of a batch with one token of each text, and all the time that the text's further
+    // tokens add to the batch. Kernels take several rows at a time, so one token more can cost little or much. The copy
+    // learns nothing.
     CostModel among(std::size_t others, std::size_t texts) const;
 
     // The best estimate of T(n) in seconds, n >= 1. Between known sizes it is interpolated. Beyond them it grows by no
@@ -47,9 +47,9 @@ public:
     bool empty() const { return sizes_.empty(); }
 
 private:
-    // After so many observations a size is settled. Up to then their mean is believed, if they are alike. If not, the
-    // middle one is, or the smaller one of two: what else happens on the machine makes a batch slower, never faster,
-    // and the first ones are the slowest.
+    // A size is settled after this many observations. Until then their mean is believed if they are alike. If not, the
+    // middle one of three is believed, or the smaller one of two: other work on the machine makes a batch slower, never
+    // faster, and the first batches are the slowest.
     static constexpr std::size_t settled_ = 3;
 
     struct Observation {

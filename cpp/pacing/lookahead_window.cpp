@@ -39,7 +39,8 @@ void LookaheadWindow::advance(const std::vector<int32_t> & said, std::size_t cou
         std::transform(levels_.begin(), levels_.end(), rest.begin(), [i](const auto & level) { return level[i]; });
         keep(firsts[i], std::move(rest));
     }
-    // The target was not asked what follows the last level after the further tokens. The first level takes its place.
+    // The target has given one new level. For each further token of the text, a copy of the first level takes the place
+    // of the last one.
     for (; count > 1; --count) {
         std::rotate(levels_.begin(), levels_.begin() + 1, levels_.end());
         levels_.back() = levels_.front();

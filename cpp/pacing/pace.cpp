@@ -8,7 +8,7 @@ namespace specllama {
 
 namespace {
 
-// The most tokens that are still to be decoded where a draft begins: the prompt's last one, and the answer's first.
+// The most tokens that a drawer usually lacks when it begins to draft: the prompt's last one, and the answer's first.
 constexpr std::size_t most_pending = 2;
 
 std::size_t whole(double value) { return static_cast<std::size_t>(value); }
@@ -56,7 +56,7 @@ void Pace::weigh_prompts(const std::vector<std::size_t> & missing, std::size_t m
     }
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return usual[a] > usual[b]; });
     max_tokens_ = max_tokens;
-    double without = target_.seconds(1);  // seconds for a token
+    double without = target_.seconds(1);  // seconds for a token without this drawer
     counters_.num_draft_prompts_skipped = 0;
     for (const std::size_t number : order) {
         drawer_ = number;
@@ -102,8 +102,8 @@ void Pace::begin_round(std::size_t most, const std::vector<std::size_t> & missin
     }
 }
 
-// Chooses the drawer that may well be the best. What the other drawers would have done stays unknown, so their
-// observations fade, and they get their turn again.
+// Chooses the drawer with the best optimistic estimate. The round shows nothing of the other drawers. So their
+// observations fade until they are tried again.
 void Pace::choose_drawer(const std::vector<std::size_t> & missing) {
     std::size_t best = 0;
     double best_rate = -1.0;
@@ -132,17 +132,17 @@ void Pace::spare(std::size_t drawer) {
     drawers_[drawer].yield.fade(kept_of(constants_.forgetting_rounds));
 }
 
-// Whether it is known what a token of the drawer costs. It is known when the drawer has decoded a small batch: at most
-// the tokens of the first plain rounds, and one block. The time for its prompt says little of that. An expensive batch
-// is measured again, because it may have been held up, or the first of its size.
+// Whether the cost of the drawer's tokens is known: the drawer has decoded a small batch, of at most one block and the
+// tokens of the first plain rounds. The time for its prompt says little about this cost. An expensive batch must be
+// measured twice, because the first one may have been held up, as the first batch of a size is on a GPU.
 bool Pace::is_measured() const {
     const std::size_t few = current().block + whole(constants_.first_plain_rounds);
     const bool is_cheap = one_draft_seconds() < constants_.dear_draft * target_.seconds(1);
     return current().costs.has_seen(few) && (is_cheap || current().costs.is_sure(few));
 }
 
-// Whether the drawer is worth considering in this round. If it would pay only with an acceptance that is better than so
-// far, trying it costs credit.
+// Whether the drawer is worth considering in this round. If it would pay only with a higher acceptance than so far,
+// trying it costs credit.
 bool Pace::drawing_pays() {
     const double plain = 1.0 / target_.seconds(1);
     if (usual_drawn_yield().rate() > plain) {
@@ -213,7 +213,7 @@ double Pace::catching_up_seconds(std::size_t missing) const {
            (rest > 0 ? it.costs.seconds(rest) : 0.0);
 }
 
-// The tokens per second that the last rounds earned, and at least those of plain decoding.
+// The tokens per second of the last rounds, but at least those of plain decoding.
 double Pace::earned() const {
     const double plain = 1.0 / target_.seconds(1);
     return std::max(plain,
@@ -279,8 +279,8 @@ Pace::Decision Pace::best_take(const Offers & offers, double rho, double best_ne
         if (parts.empty()) {
             continue;
         }
-        // A copy goes on in the next round if all of this round's part is right. So a part that is too long to be all
-        // right loses what the next round would bring.
+        // If all of a copied part is right, the next round goes on copying. A part so long that some of it is probably
+        // wrong loses this gain.
         const auto by_net = [](const Part & a, const Part & b) { return a.net < b.net; };
         const double next = std::max(0.0, std::max_element(parts.begin(), parts.end(), by_net)->net);
         const bool copies = rates_.of(offers[number].front().source).copies();
@@ -366,8 +366,8 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     counters_.predicted_tokens += expected;
     counters_.predicted_seconds += draft_seconds + usual_seconds;
     of_all_.fade(kept_of(constants_.remembered_rounds));
-    // With several texts, each pays for what its own tokens add. What was measured is an equal share of the batch
-    // instead.
+    // With several texts, the measured time is an equal share of the batch. But each text pays for what its own tokens
+    // add to the batch.
     const double spent = (texts_ > 1 ? usual_seconds : verify_seconds) + draft_seconds;
     of_all_.add({1.0, expected, spent});
     const bool began_drawn = !tokens_.empty() && is_drawn(tokens_.front());

@@ -66,8 +66,8 @@ struct Yield {
 
 class Pace {
 public:
-    // What to do next. draw: the drawer (a drafter that decodes) drafts one token. take: the first `count` tokens of an
-    // offer are drafted.
+    // What to do next. stop: nothing more is drafted. draw: the drawer (a drafter that decodes) drafts one token. take:
+    // the first `count` tokens of an offer are drafted.
     enum class Move { stop, draw, take };
     struct Decision {
         Move move = Move::stop;
@@ -94,14 +94,14 @@ public:
     // The number of the drawer that this round uses.
     std::size_t drawer() const { return drawer_; }
 
-    // Says that several texts share each batch. What one text drafts holds up all of them, so it pays for all that its
-    // tokens add, and its rate is that of all texts.
+    // Sets the costs of batches that several texts share. What one text drafts holds up all texts. So the text pays for
+    // all the time that its tokens add, and this time is worth what all texts together would earn in it.
     //   texts: how many texts share a batch, with this one.
     //   others: how many tokens the other texts bring to it.
     //   target: what the target's batches cost.
-    //   num_drawing: how many texts share the draft's batches, with this one. A text that draws alone has the others
+    //   num_drawing: how many texts share the draft's batches, with this one. While a text draws alone, the others
     //   wait.
-    //   drafts: by drawer, what the draft's batches cost; a drawer that does not decode has costs of its own.
+    //   drafts: by drawer, what the draft's batches cost. A drawer without an entry keeps its own costs.
     void share(std::size_t texts, std::size_t others, const CostModel & target, std::size_t num_drawing,
                const std::vector<const CostModel *> & drafts) {
         texts_ = texts;
@@ -111,21 +111,21 @@ public:
         }
     }
 
-    // Decides for each drawer whether it should decode its `missing` tokens, so that it can draw in a text of at most
-    // max_tokens, with drafts of at most `most` tokens. It should if it is likely to save that time, even if a better
-    // drawer decodes its tokens, too. Entries of `pay` that are false stay false.
+    // Decides for each drawer whether decoding its `missing` tokens pays: whether its drafts, of at most `most` tokens,
+    // are likely to save more time than that in a text of at most max_tokens, even if a better drawer drafts, too. The
+    // answers are written to `pay`. Entries of `pay` that are false stay false.
     void weigh_prompts(const std::vector<std::size_t> & missing, std::size_t most, std::size_t max_tokens,
                        std::vector<bool> & pay);
 
-    // Says that decoding a drawer's prompt does not pay. Returns whether the drawer is to be measured all the same, and
-    // in that case forgets how fast it was: a drawer that is not used would never be measured again.
+    // To be called when decoding a drawer's prompt does not pay. Returns whether the drawer is to be measured all the
+    // same: a drawer that is not used would never be measured again. If so, its known speed is not trusted any more.
     bool probes(std::size_t drawer);
 
     // most: the most tokens that may be drafted. missing: by drawer, the tokens that it has to decode before it can
     // draw (1 if it is in step); 0 if it cannot draw in this round.
     void begin_round(std::size_t most, const std::vector<std::size_t> & missing);
 
-    // How many tokens an offer needs at most. A longer one would be more work, and no more is taken.
+    // The most tokens that an offer needs. Finding more would be useless work, because no more are taken.
     std::size_t reach() const { return std::max<std::size_t>(window_, 16); }
 
     // Decides what to do next in this round. `offers`: what could be drafted from here on, at most `most` tokens each.
@@ -144,8 +144,8 @@ public:
     // Learns from a round that was not paced: the target decoded `count` tokens in so many seconds.
     void decoded(std::size_t count, double seconds);
 
-    // Learns from an offer that was not taken: of its first num_judged tokens, which can be judged, the first num_right
-    // would have been right.
+    // Learns from an offer that was not taken. The text shows whether its first num_judged tokens are right; the first
+    // num_right of them are.
     void judge_unused(const std::vector<Expectation> & offer, std::size_t num_right, std::size_t num_judged);
 
     CostModel & target() { return target_; }
@@ -160,7 +160,7 @@ private:
         std::size_t n_batch;
         std::size_t block;
         CostModel costs;
-        Yield yield;  // the fading sum of the rounds that began with one of its tokens, as if it had been in step
+        Yield yield;  // the fading sum of the rounds that began with one of its tokens, without the time of catching up
         std::size_t spared;  // how many prompts it has not decoded since it was last used or measured
     };
 
@@ -177,7 +177,7 @@ private:
     std::size_t plain_interval() const;
     // What the beginning of an offer is worth.
     struct Part {
-        double net;       // gain, in tokens
+        double net;       // the tokens that it gains, less those that its time is worth
         double survival;  // the probability that all of it, and of what was drafted before, is accepted
     };
 
