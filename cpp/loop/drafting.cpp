@@ -14,9 +14,9 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t least_probed = 16;      // tokens of an answer: for a shorter one a probe costs too much
+constexpr std::size_t least_probed = 16;      // tokens: for a shorter answer a probe costs too much
 constexpr std::size_t looking_interval = 16;  // rounds between two looks at a prompt that did not pay
-constexpr std::size_t most_unpaced = 16;      // tokens of a drafter that cannot be paced, where a pace was asked for
+constexpr std::size_t most_unpaced = 16;      // tokens of a round if a pace is asked for, but a drafter cannot be paced
 
 // Drops the first token that the constraint forbids after history and proposal, and all tokens after it. Drawn tokens
 // stay: their q has passed the constraint, or comes from the caller.
@@ -259,7 +259,8 @@ Drafting::Offer Drafting::forced(const DraftRequest & request, const Proposal & 
     return {};
 }
 
-// Finds what can be drafted here without a decode. If a drawing drafter draws all tokens, only forced tokens count.
+// Finds what can be drafted here without a decode. If a drawing drafter is to draw all tokens, only a forced token can
+// replace a drawn one, so nothing else is looked for.
 std::vector<Drafting::Offer> Drafting::find(const DraftRequest & request, const Proposal & out, std::size_t most) {
     const bool draws_all = !paced_ && drawer_ != nullptr;
     most = draws_all ? 1 : paced_ ? std::min(most, pace_.reach()) : most;

@@ -30,8 +30,8 @@ public:
 
     // The paused text that goes on next; null if no text waits to go on.
     static ScheduledText * oldest_paused(const Texts & texts);
-    // Whether `paused` may go on: its tokens fit beside the other texts, or no other text is expected. A text that has
-    // been away since before the time `since` is not expected.
+    // Whether `paused` may go on: its tokens fit beside the other texts, or no other text is expected to go on soon. A
+    // text that has been away since before the time `since` is not expected to.
     bool may_resume(const ScheduledText & paused, const Texts & texts, double since) const;
     // Pauses texts younger than `paused` whose prompts are being decoded: they would take the room that other texts
     // leave.

@@ -29,7 +29,7 @@ struct ScheduledText {
     }
 
     // Whether the text is expected to take part in the draft's batches: it did so in its last round, or does so in this
-    // one. A text that begins is expected to.
+    // one, or it has no round yet.
     bool is_drawing() const { return shares_batches() && (drew || draws); }
 
     // The text's round asks the target or the draft to decode `count` tokens. The round ends with the target's batch.

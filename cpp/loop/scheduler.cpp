@@ -55,8 +55,8 @@ Scheduler::Scheduler(const std::shared_ptr<Decoder> & target, const std::vector<
         }
     };
     for (const Served & served : served_) {
-        // With a sliding window, cells that one text no longer needs go to another text. The first text could not roll
-        // back.
+        // With a sliding window, llama.cpp gives cells that have left the window of one text to another text. Then the
+        // first text could not roll back.
         if (served.decoder->rollback() != Rollback::seq_rm) {
             throw std::invalid_argument("the memory of the " + served.decoder->name() +
                                         " is recurrent or a sliding window: its texts cannot be decoded together");

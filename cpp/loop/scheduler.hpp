@@ -71,9 +71,9 @@ private:
     static ClosedError closed();
 
     class Text;
-    // A call of a text: for its length the text's thread counts as at work. Between two calls of a generation the text
-    // is away. Other texts wait a little for it, so that texts stay in one batch, but they do not wait for a slow
-    // reader.
+    // A call of a text: until it returns, the text's thread counts as at work. Between two calls of a generation the
+    // text is away. Other texts wait a little for it, so that all texts stay in one batch, but they do not wait for a
+    // slow reader.
     class Visit;
 
     struct Want {

@@ -16,8 +16,9 @@ namespace {
 constexpr double prompt_share = 0.25;
 constexpr std::size_t first_chunk = 64;  // tokens of a prompt, while their cost is unknown
 
-// Takes back, when it goes out of scope, what restoring a paused text added to the sequences' counters: tokens that are
-// decoded again are no round's work, and borrowed tokens are no reused prompt.
+// When it goes out of scope, it sets the sequences' counters back to their values before a paused text was restored.
+// Tokens that are decoded again are not the work of a round, and tokens that are borrowed again are not a reused
+// prompt.
 class Uncounted {
 public:
     Uncounted() = default;

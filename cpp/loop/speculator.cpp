@@ -364,7 +364,7 @@ void Speculator::verify() {
                     round_.tokens.end());
 }
 
-// The round's text is final by now. A draft that cannot follow stops drafting.
+// The round's text is final by now. If a draft cannot follow it, drafting stops.
 void Speculator::commit() {
     if (num_of_prompt_ == 0) {
         counters_.add(proposal_, target_.p(), round_.tokens.size(), round_.num_accepted);
@@ -387,7 +387,7 @@ void Speculator::commit() {
     }
 }
 
-// What drafters see: the history without embeddings. The text stays exact without them.
+// What drafters see: the history without embeddings. Drafts may be worse for that, but the text stays exact.
 const std::vector<int32_t> & Speculator::text() {
     if (!has_embeddings_) {
         return history_;

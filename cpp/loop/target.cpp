@@ -129,8 +129,8 @@ const Distribution & Target::p_at(std::size_t i, const std::vector<int32_t> & se
 }
 
 bool Target::roll_back(const std::vector<int32_t> & history) {
-    // Snapshots allow one rollback. Where there are some, it waits for the next round, or for finish(), which may go
-    // further back.
+    // Snapshots allow only one rollback. So a memory with snapshots is rolled back in the next round, or by finish(),
+    // which may go back further.
     if (sequence_->tokens().size() + 1 > history.size() + sequence_->num_forgettable()) {
         sequence_->keep_common(history);
     }
