@@ -25,7 +25,7 @@ struct BesideRow {
     bool wanted = false;           // whether its logits are wanted
 };
 
-// All MTP layers that follow one another, in turn.
+// A BatchPart::layer: all MTP layers, one after the other.
 constexpr int32_t all_layers = -1;
 
 // What one sequence adds to a batch.
@@ -39,7 +39,7 @@ struct BatchPart {
     const float * features = nullptr;
     const float * states = nullptr;
     bool keeps_states = false;  // copy_states() will be called
-    // For a head with a noise block: this many of the first tokens are not read; their features [num_injected] are.
+    // For a head with a noise block: in place of this many first tokens, the head reads their features [num_injected].
     std::size_t num_injected = 0;
     // Rows beside the text, if this is the only part of the batch. They follow the part's rows. Branch i has the seq_id
     // `sequence` + 1 + i.

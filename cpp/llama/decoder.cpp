@@ -94,7 +94,8 @@ void Decoder::require_open() const {
     }
 }
 
-// With a sliding window, the window may have moved on when a snapshot is needed. A copy of the state holds the window.
+// No snapshots are used with a sliding window: it may have moved on when one is needed. A copy of the state holds the
+// window, too.
 std::size_t Decoder::snapshots_of_context() const {
     return api_->llama_n_rs_seq != nullptr && n_swa_ == 0 ? api_->llama_n_rs_seq(context_) : 0;
 }

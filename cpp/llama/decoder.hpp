@@ -68,8 +68,8 @@ public:
     // may hold a part of the batch.
     int32_t decode(const BatchPart * parts, std::size_t num_parts);
 
-    // Becomes known with the first batch that wants only some logits. If it is `yes`, a row of such a batch has no
-    // other logits.
+    // Whether logits that are not wanted are skipped. It is known after the first batch that wants only some logits. If
+    // it is `yes`, the rows of such a batch hold only the wanted logits.
     Skipping skipping() const { return skipping_; }
 
     // The logits [n_vocab] of token number i of the last batch. Valid until the next batch.
@@ -93,8 +93,8 @@ public:
     // Whether the time of the last batch is typical: the first batch takes longer, on a GPU many times as long.
     bool was_warm() const { return num_batches_ > 1; }
 
-    // Whether the logits of a token have been the same to the last bit whatever batch it was in: false before the first
-    // decode. This needs a single text in a memory whose cells are in the order of its tokens.
+    // Whether the logits of a token have not depended, to the last bit, on the batch that it was in; false before the
+    // first decode. This needs a single text in a memory whose cells are in the order of the text's tokens.
     bool is_batch_invariant() const {
         return saw_ours_ && !saw_foreign_ && rollback_ == Rollback::seq_rm && sequences_.size() <= 1;
     }
@@ -130,8 +130,8 @@ public:
     bool copy_state(int32_t sequence, std::vector<std::uint8_t> & state);
     bool restore_state(int32_t sequence, const std::vector<std::uint8_t> & state);
 
-    // Makes the cells of `other` at the positions [first, end) cells of `sequence`, too. Returns whether all that the
-    // next token needs is there. Only for a memory that all sequences share.
+    // Shares cells: the cells of `other` at the positions [first, end) then belong to `sequence`, too. Returns whether
+    // all that the next token needs is there. Only for a memory that all sequences share.
     bool share(int32_t other, int32_t sequence, std::size_t first, std::size_t end);
 
     // Registers a sequence of this memory. Throws std::invalid_argument if another one has its seq_id.

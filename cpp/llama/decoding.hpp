@@ -25,13 +25,13 @@ public:
     // Another caller that needs the same memory for itself gets BusyError.
     //
     // sequences: the ones that the call may decode with.
-    // under_way: whether the generation goes on. It is read at the end, too.
+    // under_way: whether the generation goes on. It is read again when the returned object is destroyed.
     // poll: called now and then during long work and long waits, and ends them by throwing. May be null.
     virtual std::shared_ptr<void> visit(const std::vector<Sequence *> & sequences, const bool & under_way,
                                         const std::function<void()> * poll) = 0;
 
-    // Decodes one batch of one decoder. Its rows of logits stay until this text decodes again or its visit ends. Throws
-    // what Sequence::decode_together throws.
+    // Decodes one batch of one decoder. The batch's rows of logits stay valid until this text decodes again, or until
+    // the object that visit() has returned is destroyed. Throws what Sequence::decode_together throws.
     virtual void decode(const Sequence::Addition & addition) = 0;
 
     // How many tokens of a prompt to decode at once.

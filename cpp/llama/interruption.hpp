@@ -35,7 +35,7 @@ public:
     }
 
 private:
-    // A call takes Python's lock, for which it may have to wait some milliseconds.
+    // Each call of `poll` takes Python's global lock, and may have to wait for it for some milliseconds.
     static constexpr double interval_ = 0.05;  // seconds
 
     bool look() {

@@ -25,7 +25,7 @@ namespace {
     throw DecodeError(what + ": the backend failed (out of memory?); nothing was lost, the call can be repeated");
 }
 
-constexpr std::size_t least_shared = 16;  // tokens: fewer are decoded faster than waited for
+constexpr std::size_t least_shared = 16;  // tokens: for fewer, decoding is faster than waiting
 
 }  // namespace
 

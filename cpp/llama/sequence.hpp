@@ -42,7 +42,7 @@ public:
     // The memory's cells that hold the tokens, by numbers of our own. A cell that two sequences share has one number.
     const std::vector<std::uint64_t> & cells() const { return cells_; }
 
-    // Sets which tokens the cache holds after another user of the context. The cache may hold more after them.
+    // Sets which tokens the cache holds after other code has used the context. More entries may follow them there.
     void assume(std::vector<int32_t> tokens);
 
     // How many tokens at the end a recurrent memory can forget now without a copy. Only one rollback can use this.
@@ -60,7 +60,7 @@ public:
     void save(std::size_t most) { save_to(checkpoints_, most); }
     void save_prompt() { save_to(prompt_, 1); }
 
-    // Shares what another sequence of the decoder holds of `history` beyond what this one holds.
+    // Continues along `history` with cells of another sequence of the decoder that holds more of it.
     void borrow(const std::vector<int32_t> & history);
     // Announces that this sequence is about to decode `history`, until drop_plan(). Returns false if it should wait:
     // another sequence is ahead and about to decode the part that this one needs next.
