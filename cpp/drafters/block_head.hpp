@@ -12,8 +12,9 @@
 
 namespace specllama {
 
-// The memory holds keys and values made from the target's states. The input is the last token of the text, which has no
-// state yet, and masks. They see each other and the memory, and are removed at once.
+// The head's memory holds keys and values made from the target's states. The input of a decode is the last token of the
+// text, for which there is no state yet, and masks. They see each other and the memory, and are removed from it right
+// after the decode.
 //
 // The distribution of a place depends on the text alone, or also on the token drafted before it
 // (NoiseBlock::num_candidates). Either way each token has its q.
@@ -43,13 +44,13 @@ private:
     float * logits_at(std::size_t place, const std::vector<int32_t> & drafted, std::size_t n);
 
     NoiseBlock noise_;
-    std::size_t most_ = 0;  // how many tokens of a block are drafts
+    std::size_t most_ = 0;  // the most tokens that a block drafts
     // The block of this round:
-    std::vector<int32_t> tokens_;  // the tokens of its decode
-    std::size_t num_said_ = 0;     // places that it drafts; 0: the block is not decoded
-    std::size_t num_drawn_ = 0;    // places that were drawn from, or passed over: their logits are changed
-    std::size_t row_ = 0;          // row of logits of its first draft
-    std::vector<float> said_;      // if places choose among candidates: their states
+    std::vector<int32_t> tokens_;  // the tokens that the decode reads
+    std::size_t num_said_ = 0;     // how many places the block drafts; 0: it is not decoded yet
+    std::size_t num_drawn_ = 0;    // how many places were drawn from or passed over; drawing changes their logits
+    std::size_t row_ = 0;          // the row of logits of the first draft
+    std::vector<float> said_;      // the states of the places, if they choose among candidates
     std::vector<float> scores_;    // [n_vocab], the logits of one place made from its candidates
 };
 

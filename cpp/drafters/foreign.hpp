@@ -8,7 +8,7 @@
 
 namespace specllama {
 
-// parts: without a map, masks and an inner drafter.
+// parts: they must have no map, no mask token and no inner drafter.
 std::shared_ptr<Drafter> make_foreign(ModelParts parts, std::shared_ptr<const Translation> translation);
 
 }  // namespace specllama

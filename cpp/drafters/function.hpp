@@ -11,8 +11,9 @@
 
 namespace specllama {
 
-// At most request.gamma tokens, and as many distributions. q is not checked against the drawing: each token must have
-// been drawn from its q, or depend on the history alone and have a q of one token.
+// At most request.gamma tokens, and a distribution q for each. Nobody can check from which distribution a token was
+// drawn. So the function must draw each token from its q, or choose it by the history alone and return a q of this
+// token only.
 struct DraftedByFunction {
     std::vector<int32_t> tokens;
     std::vector<Distribution> q;

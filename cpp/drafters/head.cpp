@@ -77,8 +77,8 @@ void HeadDrafter::decode_drafted(int32_t token) {
     decode_one(addition);
 }
 
-// Decodes the text's last token and the first `layer` drafted tokens, all again: earlier layers have keys and values of
-// their own.
+// Decodes the text's last token and the first `layer` drafted tokens in an MTP layer. Earlier layers have decoded them,
+// too, but each layer needs keys and values of its own.
 void HeadDrafter::decode_by_layer(std::size_t layer, const std::vector<int32_t> & drafted) {
     const std::size_t last = text().size() - 1;
     std::vector<int32_t> tokens{text()[last]};

@@ -13,12 +13,13 @@
 
 namespace specllama {
 
-// An entry of the memory is made from a token and the target's state of the token before it. A drafted token has the
-// head's own state instead: once it is accepted, it is decoded again with the target's state.
+// Each entry of the head's KV cache is made from a token and the target's hidden state of the token before it. For a
+// drafted token there is no such state yet, so the head uses its own state instead. Once the token is accepted, the
+// head decodes it again with the target's state.
 //
-// Several MTP layers take turns: layer i draws the i-th token, and at most as many tokens are drawn as there are
-// layers. Each layer has keys and values of its own, so each reads the text. For the i-th token, layer i reads all
-// tokens drafted so far.
+// Several MTP layers take turns: layer i draws the i-th token, so at most as many tokens are drawn as there are layers.
+// Each layer has keys and values of its own. So each layer reads the text, and layer i also reads all tokens drafted
+// before the i-th.
 class HeadDrafter final : public ReadingHead {
 public:
     // sequence: of a head's decoder. window: the most tokens of the text that the memory holds; 0: as many as the

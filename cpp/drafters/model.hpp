@@ -113,10 +113,10 @@ private:
     std::optional<int32_t> mask_;
     std::shared_ptr<const TokenMap> map_;
     std::shared_ptr<Drafter> inner_;
-    CostModel inner_costs_;            // of its decodes, if it has any
-    AcceptanceRates rates_;            // how often its guesses are right
+    CostModel inner_costs_;            // of the inner drafter's decodes, if there are any
+    AcceptanceRates rates_;            // how often the inner drafter's guesses are right
     std::vector<DraftToken> guessed_;  // the guesses of the last decode
-    // Whether the drafted tokens before a draw may differ from those of the last one: they were guesses.
+    // Whether the tokens drafted before a draw may differ from those before the last draw, because they were guesses.
     bool takes_back_;
     // The rows of this round's last decode that tokens can be drawn from.
     std::size_t block_begin_ = 0;    // how many drafted tokens come before the first row

@@ -13,8 +13,8 @@
 
 namespace specllama {
 
-// The memory holds entries made from the target's states, for a token of the text and all later ones. There are no
-// states for tokens that the target's memory held before: the head's text begins after them.
+// The memory holds entries made from the target's states. There are no states for tokens that the target's memory held
+// before the generation, because the target does not decode them again. So the head's text begins after these tokens.
 class ReadingHead : public DrawingDrafter {
 public:
     void begin(const Task & task) override { decoding_ = &task.decoding; }
@@ -31,8 +31,8 @@ public:
     std::size_t num_decoded() const override { return own_->num_decoded(); }
 
 protected:
-    // window: the most tokens of the text that the memory holds; 0: `most`. behind: how many tokens after the state
-    // of an entry its token is.
+    // window: the most tokens of the text that the memory holds; 0: `most`. behind: each entry is made from a state and
+    // the token that comes this many positions after it.
     ReadingHead(Source source, std::shared_ptr<Sequence> sequence, std::size_t window, std::size_t most,
                 std::size_t behind);
 
