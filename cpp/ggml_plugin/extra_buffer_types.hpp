@@ -35,8 +35,9 @@ public:
     // llama.cpp tries them.
     std::vector<std::string> offered() const;
 
-    // Removes a type from the offered list. Returns false if it was not offered. No model may be loading meanwhile. Our
-    // own buffer type must not be offered yet, because from then on the offered list is made anew each time.
+    // Removes a type from the offered list. Returns false if it was not offered. No model may be loading meanwhile. To
+    // be called before our own buffer type is offered: from then on the offered list is made anew whenever it is asked
+    // for, and the removed type would come back.
     bool remove(const std::string & name);
 
 private:

@@ -56,12 +56,13 @@ public:
     // Whether the logits of a place depend on the tokens before it.
     bool reads_tokens() const { return parts_.embeddings.has_value(); }
 
-    // Computes the logits of the places [first, first + count), as out [count][num_said].
+    // Computes the logits of the places [first, first + count): out [count][num_said()].
     //
     // state: [n_embd]. tokens: [first + count], the text's last token and the drafted ones after it; they must be
     // tokens of the target, and are read only if reads_tokens().
     void say(const float * state, const std::int32_t * tokens, std::size_t first, std::size_t count,
              std::vector<float> & out) const;
+    // How many logits a place has: one for each token that the head can draft.
     std::size_t num_said() const { return parts_.outputs.front().weight->num_rows(); }
 
     // Spreads a row of these logits over all tokens of the target, out [n_vocab]. Tokens that the head does not have

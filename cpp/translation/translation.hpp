@@ -91,6 +91,7 @@ public:
     std::size_t num_tokenized() const { return num_tokenized_; }
 
 private:
+    // Where a part begins, in the target's tokens and in the draft's.
     struct Part {
         std::size_t first;      // index of its first token of the target
         std::size_t own_first;  // index of its first token of the draft
