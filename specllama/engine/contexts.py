@@ -34,7 +34,7 @@ class Contexts(ClosedWhenGone):
 
     def __init__(self, model: Model, draft: Draft | None, count: int, cache_tokens: int | None = None) -> None:
         self._kept = contextlib.ExitStack()
-        self._parts: list[Closable] = [self._kept]  # each is closed before those that stand before it
+        self._parts: list[Closable] = [self._kept]  # closed in reverse order
         try:
             self._target = self._decoder(model, "target", count, cache_tokens)
             self._drafts = self._draft_decoders(draft, count, cache_tokens)

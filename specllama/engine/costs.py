@@ -47,7 +47,7 @@ _MODEL = ("n_gpu_layers", "split_mode", "main_gpu")
 _CONTEXT = ("offload_kqv", "op_offload", "flash_attn", "flash_attn_type", "type_k", "type_v", "ctx_type")
 
 _MATERIAL = math.log(1.1)  # a size has changed if it costs a tenth more or less than the others say
-_PAUSE = 1.0  # seconds between two writes
+_PAUSE = 1.0  # the least seconds between two writes of changed curves
 
 
 def costs_dir() -> Path:
@@ -192,7 +192,8 @@ class CostMemory:
     Args:
         loop: the loop.
         target: the target.
-        drafts: what else the loop times, in its order. The curve of None is not kept.
+        drafts: by role, the other models that the loop times, in the loop's order. None stands for a head that is no
+            model: its curve is not kept.
     """
 
     def __init__(
@@ -249,7 +250,7 @@ def changed(before: Mapping[int, float], now: Mapping[int, float]) -> bool:
 
 
 def _seconds_per_token(costs: Mapping[int, float]) -> dict[int, float]:
-    # The result is by class, because each time another size may stand for its class. They cost the same per token.
+    # By class, because the size that stands for a class may change. All sizes of a class cost about as much per token.
     return {size_class(n): seconds / n for n, seconds in thinned(costs).items()}
 
 

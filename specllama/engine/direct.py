@@ -116,5 +116,5 @@ def emptied(model: Model, changes: Callable[[], None] = lambda: None) -> Iterato
 
 def _empty(model: Model) -> None:
     model.used_by_owner()  # this call tells the owner that the context has changed
-    model.sequence.assume(np.empty(0, dtype=np.int32))  # the context may hold what its owner decoded: it is cut, too
+    model.sequence.assume(np.empty(0, dtype=np.int32))  # then `keep` also removes what the owner decoded
     model.sequence.keep(0)

@@ -470,7 +470,7 @@ class Engine(ClosedWhenGone):
         """
         self.texts.require_outside()
         self.texts.end_alone()
-        # No generator holds the block: one that Ctrl-C keeps from its end lives on with the traceback, and holds it.
+        # `exclusive` is no generator: the traceback of Ctrl-C would keep one alive, and it would never leave the block.
         with captured_errors(), self.slot.exclusive():
             self.slot.require_outermost()
             self.model.end_sequence()
@@ -488,7 +488,7 @@ class Engine(ClosedWhenGone):
         """
         if self._close_model is not None:
             self.close_with(self._close_model)
-            self._close_model = None  # all is freed: if Ctrl-C comes before, the next call goes on
+            self._close_model = None  # last: if Ctrl-C comes before, the next call goes on
 
     def __enter__(self) -> Engine:
         """The engine. It is closed at the end of the block."""

@@ -87,7 +87,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
             DecodeError: llama.cpp fails.
             RuntimeError: a later text, or a change of the memory, has ended this one.
         """
-        if self.is_advancing:  # another thread, or what this text has called, asks for a token amid one
+        if self.is_advancing:  # another thread, or a function that this text has called, asks for a token
             with self._slot.exclusive():
                 raise_busy()
         try:
@@ -281,7 +281,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
             slot.require_alone("mirostat")
         held = slot.position.tokens() if request.reset else ()
         tokens = token_ids(request.tokens, "the prompt", slot.model.n_vocab, held)
-        # Made before the text has the slot: what is wrong with a request ends no other text, and is known early.
+        # Made before the text takes the slot, so that a bad request does not end the text that has the slot.
         sampler = request.sampler(request.options.samplers.breakers(slot.model))
         constraint = None if request.constraint is None else request.constraint.over(slot.model)
         self._started = self._last_active = time.perf_counter()
@@ -320,7 +320,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
             request.chooser.begin(self._processors)
             if self._draft is not None and options.most_draft_tokens > 0:
                 slot.account.warn_once(f"{request.chooser.reason}: decoding plainly, without the draft")
-        # The loop keeps only the list of processors alive, and the position.
+        # It has no reference to this generation, which the loop would else keep alive.
         processor = functools.partial(_processed, self._processors, slot.position)
         self._loop.begin(
             tokens,
@@ -353,8 +353,8 @@ class Generation(ClosedWhenGone, Iterator[int]):
             self._row = -1
         if request.chooser is not None:
             return self._plain_round(request.chooser)
-        # The first token is not drafted, to be early. It is not either if the prompt was in the memory already, so that
-        # a seed leads to the same rounds.
+        # The first token is not drafted, so that it comes early. This also holds if the memory has the whole prompt, so
+        # that a seed always leads to the same rounds.
         may_draft = request.drafts_first or self._end > self._prompt_size
         done = loop.step(max(1, self._num_left) if may_draft else 1)
         self._look_at_loop()
@@ -364,7 +364,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
         last: Origin = "plain" if num_drafted == 0 else "bonus" if num_accepted == num_drafted else "correction"
         sources = loop.sources()[:num_accepted] if num_accepted else ()
         origins: list[Origin] = [_ORIGINS[source] for source in sources]
-        # A round that is still open has only come to its accepted tokens.
+        # A round that is still open has given accepted tokens only.
         return itertools.islice(zip(done.tokens, [*origins, last], strict=False), self._row + 1, None)
 
     def _plain_round(self, chooser: Chooser) -> Iterable[tuple[int, Origin]]:
@@ -445,7 +445,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
         slot = self._slot
         if self.has_begun and self._end == self._prompt_size:
             self._last_active = time.perf_counter()
-        # If the state was changed in between (by reset, eval or load_state), the position says already what is held.
+        # If reset, eval or load_state has changed the memory meanwhile, the position already says what it holds.
         ours = self.has_begun and slot.model.is_open and self._is_undisturbed()
         held: int | None = None
         try:

@@ -41,7 +41,7 @@ class Hidden:
     Attributes:
         names: the tensors of the graph that are shown. For a head: its own state, then the output of its encoder, if it
             has one.
-        n_features: for a head: how many numbers of the target it reads for a token. 0: the model is not a head.
+        n_features: for a head: how many numbers of the target's states it reads for a token. 0: the model is no head.
         encodes: for a head: these numbers go through an encoder.
         target: for a head: the address of a context of its target, which has the parts that the head's file lacks.
         nextn: the states belong to MTP layers, and llama.cpp has to be asked for them.

@@ -61,7 +61,7 @@ class _Copy(NamedTuple):
 
     def put_back(self, model: Model) -> None:
         """Put the copy back into the context. The context is empty afterwards if llama.cpp does not accept it."""
-        model.sequence.assume(self.tokens[:0])  # first, so that it also counts as empty if this is interrupted
+        model.sequence.assume(self.tokens[:0])  # first: if this is interrupted, the context counts as empty
         with quiet():
             read = llama_cpp.llama_state_seq_set_data(_context(model), _bytes(self.state), len(self.state), SEQUENCE)
         if read:
@@ -140,7 +140,7 @@ class KeptTexts:
         size = _size(target) + (0 if draft is None else _size(draft))
         if size > self._most_bytes:
             return
-        # A copied text that the held one continues is contained in it, and needs no copy of its own.
+        # A text that the held one continues needs no copy of its own: the copy of the held one contains it.
         texts = [kept for kept in self._texts if num_common(kept.target.tokens, held) < len(kept.target.tokens)]
         while texts and sum(kept.num_bytes for kept in texts) + size > self._most_bytes:
             del texts[0]

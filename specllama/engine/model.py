@@ -181,7 +181,7 @@ class Model:
         self._lock = threading.RLock()  # reentrant, because the garbage collector may call this object
         self._context, self._weights = frees
         self._has_context = True
-        self._users = weakref.WeakSet[_User]()  # weak: a block that Ctrl-C ends at its very end is over, too
+        self._users = weakref.WeakSet[_User]()  # weak: a block is also over if Ctrl-C comes before it can leave
 
     # The context
 

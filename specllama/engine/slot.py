@@ -206,7 +206,7 @@ class Slot:
         return self._turn
 
     def require_outermost(self) -> None:
-        """Check that the caller's `exclusive` block is in no other one: what texts use can be freed.
+        """Check that the caller's `exclusive` block is the outermost one, so that what texts use can be freed.
 
         Raises:
             BusyError: the calling thread is generating.
@@ -228,7 +228,7 @@ class Slot:
         self._require_outside()
         while (before := self._text_under_way()) is not None:  # a listener of the end may have begun another text
             before.leave()  # its open round counts, too
-        if self.is_alone:  # other slots' memory is never used otherwise, and the scheduler may have emptied it
+        if self.is_alone:  # only texts use other slots' memory, and the scheduler may have emptied it
             self.sequence.assume(self.position.tokens())
         self._under_way = weakref.ref(generation)
         self._number += 1

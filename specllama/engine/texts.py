@@ -64,8 +64,9 @@ class Texts:
 
     They are opened when they are first needed, and opened again when more are needed, or the draft has changed.
 
-    A model whose memory is recurrent or a sliding window has only that one, because such a memory cannot be shared: a
-    recurrent state cannot be cut, and of a window llama.cpp gives away cells to which a text may have to go back.
+    A model whose memory is recurrent or a sliding window has only the slot of its own context, because texts cannot
+    share such a memory. A recurrent state cannot be cut. With a sliding window, llama.cpp gives cells to another text
+    although the first text may have to go back to them.
 
     Args:
         slot: the slot of the model's own context.
@@ -261,15 +262,15 @@ class Texts:
                 self._wake()
                 contexts = self._contexts
             if contexts is not None:
-                contexts.end()  # without the lock, because it waits for texts that may call this object
+                contexts.end()  # not under the lock: it waits for texts, which may call this object
             waiter = queue.SimpleQueue[None]()
             while not self._closed(waiter):
                 waiter.get()
 
     def _closed(self, waiter: queue.SimpleQueue[None]) -> bool:
-        """Free the contexts, unless a text has a slot. Then the waiter is woken when it leaves."""
+        """Free the contexts, unless a text has a slot. If one has, the waiter is woken when it leaves the slot."""
         with self._lock:
-            if self._takers:  # between two steps, texts read logits and other parts of the model
+            if self._takers:  # texts also read logits and other parts of the model between two steps
                 self._waiting.append(waiter)
                 return False
             self._close()
@@ -307,7 +308,7 @@ class Texts:
         self._draft = draft, _is_usable(draft)
         if draft is not None:
             self._costs = CostMemory(contexts.scheduler, model, draft.timed)
-        self._count = count  # from now on it is open: where Ctrl-C has come before, the next text opens it anew
+        self._count = count  # last: if Ctrl-C comes before, the next text opens the slots anew
 
     def _close(self) -> None:
         if self._contexts is not None:
