@@ -211,7 +211,7 @@ def _gain(
 ) -> tuple[float, str]:
     """The speedup by which drafts are compared, and the reason to report. A draft that does not pay has 0.
 
-    One that was measured must be faster than lookup, which is `least`, by more than its error: it takes memory.
+    A measured draft must be faster than `least`, lookup's speedup, by more than the standard error: it takes memory.
 
     A head that was made for the model goes before all drafts that were not measured, because a user has put it there.
     """

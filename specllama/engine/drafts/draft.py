@@ -38,7 +38,7 @@ class Draft(abc.ABC):
     models: Mapping[str, Model] = MappingProxyType({})
     """The models that it decodes with, by their names: ``"head"``, ``"draft"``, ``"inner"``, in this order."""
     is_paced = True
-    """Whether ``num_draft_tokens="auto"`` drafts only as many tokens as pay. If not, it drafts all that there are."""
+    """Whether ``num_draft_tokens="auto"`` drafts only as many tokens as pay. If not, it drafts all that it has."""
     also_looks_up = False
     """Whether it also looks up the text under ``num_draft_tokens="auto"``."""
 
@@ -112,7 +112,7 @@ class Draft(abc.ABC):
 
 
 class DrawingDraft(Draft):
-    """A draft that one native drafter draws. It also looks up the text.
+    """A draft with one native drafter that draws tokens. It also looks up the text.
 
     Args:
         given: the user's ``draft_model``.
@@ -252,7 +252,7 @@ class DraftKind(abc.ABC):
 
 
 class DrawingKind(DraftKind):
-    """A kind of draft that one native drafter draws.
+    """A kind of draft with one native drafter that draws tokens.
 
     Attributes:
         role: ``"head"`` or ``"model"``. A head and a model may draft together.

@@ -1,4 +1,4 @@
-"""What is looked up in the prompt, the output and a corpus (prompt lookup; Saxena 2023). It needs no decoding."""
+"""Drafts found in the prompt, the output and a corpus (prompt lookup; Saxena 2023). They need no decoding."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class StagedDraft(ModelDraft):
     def guessing(self, own: Sequences | None) -> _core.Drafter:
         """See the base class."""
         sequence = self.inner.sequence if own is None else own["inner"]
-        # The lists are equal, but what is written is counted once.
+        # Both drafts use the same list of tokens, but only one of them counts what the target writes.
         tokens = self._vocabulary.tokens if self.map is None and self.inner.map is None else None
         apart = None if tokens is None else tokens.apart()
         return _core.Drafter.model(sequence, window=self.window, tokens=apart, map=self.inner.map)
@@ -194,7 +194,7 @@ class FileModel(DrawingKind):
         return loader.load(path, target, own)
 
     def _open_inner(self, path: str, target: Model, loader: Loader) -> ModelDraft:
-        """Open the draft's own draft. It drafts for the target as well: it reads the same text.
+        """Open the draft's own draft. It is made as a draft for the target, because it reads the target's text.
 
         Raises:
             ValueError: it has another tokenizer, or the class of the draft refuses the model.
@@ -252,7 +252,7 @@ def _mask_of(given: int | None, model: Model) -> int | None:
 
 
 def _require_one(mask: int | None, inner: Any) -> None:
-    """Refuse a draft of the draft's own for one that says several tokens in one decode.
+    """Refuse a draft of its own for a parallel draft model, which drafts several tokens in one decode.
 
     Raises:
         ValueError: there are both.
