@@ -54,7 +54,8 @@ def _tried(products: Products, kind: str, number: int, ours: int, outputs: int) 
 def _tried_experts(products: Products, kind: str, number: int, ours: int, outputs: int) -> str:
     """Compare products of experts. Returns what is wrong with them; empty if nothing is.
 
-    The first column and its experts are always the same; the others choose each expert, alone and together.
+    The first column and its experts are always the same. The other columns choose every expert, so that an expert has
+    one column or several.
     """
 
     def product(columns: int, where: int | None) -> array.array[float] | None:

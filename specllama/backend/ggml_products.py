@@ -15,7 +15,7 @@ _F32, _I32 = 0, 26
 THREADS = 2  # several, because with AMX each thread configures tiles of its own
 _ARENA = 1 << 20  # bytes, for the descriptions of tensors and the graph
 _LogCallback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-# ggml's messages would stand in the output in which the reason of a crash is looked for. Assertions print without it.
+# Drops ggml's messages, because the reason of a crash is looked for in the output. Failed assertions are still printed.
 _SILENCE = _LogCallback(lambda level, text, data: None)
 
 

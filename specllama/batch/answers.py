@@ -102,7 +102,7 @@ class Answers:
         try:
             with contextlib.suppress(filelock.Timeout):
                 return filelock.FileLock(lock).acquire(blocking=False)
-            with open(lock, "ab"):  # a Timeout is also what filelock says where there can be no file
+            with open(lock, "ab"):  # filelock raises Timeout also where no file can be made
                 pass
         except OSError as error:
             raise OSError(f"cannot write to {self._path}: {error.strerror or error}; give another --output") from error

@@ -157,7 +157,7 @@ class ChatAnswer:
         reading = Reading(self._tools, parallel=self._parallel, has_calls=self._form is not None)
         thoughts = None if self._keeps_thoughts else self._thoughts
         is_thinking = self._is_thinking and not self._keeps_thoughts
-        # Behind a thought that stays in the text, calls are looked for everywhere.
+        # If a thought stays in the text, the reader does not look for its end, so a call may begin anywhere.
         is_free = self._is_free or (self._keeps_thoughts and self._calls is not None)
         parsing = read_answer(reading, self._form, thoughts, is_thinking=is_thinking, is_free=is_free)
         return Reader(reading, parsing)

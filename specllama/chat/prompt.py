@@ -129,7 +129,7 @@ def called_function(chat: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _grammar_of_call(function: Mapping[str, Any]) -> LlamaGrammar:
-    """The grammar of a function's arguments; that of any JSON if llama_cpp makes none of its schema."""
+    """The grammar of a function's arguments. If llama_cpp can make none of the schema, it allows any JSON."""
     known = schemas_by_grammar({"functions": [function], "function_call": {"name": function["name"]}})
     if known:
         return next(iter(known.values()))

@@ -10,13 +10,14 @@ from typing import Any
 
 from llguidance import LLMatcher
 
-_LONGEST = 100_000  # characters, without lists of values: 10,000 optional properties take llguidance 15 s
+# The most characters of a schema without its lists of values. 10,000 optional properties take llguidance 15 s.
+_LONGEST = 100_000
 _LONGEST_VALUE = 1000  # characters: a longer one counts as no value in a list
 _LONGEST_VALUES = 5_000_000  # characters of all values in lists: 100,000 of them take a second
 _MOST_REPETITIONS = 20_000  # llguidance writes them out: a million take 15 s and 1 GB, a billion all memory
 _DEEPEST = 300  # the depths of all references together: llguidance follows them by recursion. 480 need a stack of 1 MB
 _LARGEST_MULTIPLE = 10_000  # the least common multiple of all multipleOf: their automaton has as many states
-_LARGEST = 2**53  # llguidance rounds larger numbers, and the smallest of 64 bits ends the process
+_LARGEST = 2**53  # llguidance rounds larger numbers; -2**63 ends the process
 _LARGEST_OF_64_BITS = 2**63 - 1  # as a maximum it is right, and usual
 # The keys of a schema that hold schemas. The value of an "enum" may look like a schema, but is none.
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")

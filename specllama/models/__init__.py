@@ -71,6 +71,6 @@ _EXPORTS = {
     "state_head_file": ("ARCHITECTURES", "vocabulary_hash"),
     "weights_digest": ("Digest",),
 }
-# Functions that are called as their modules have other names here: a package cannot export both.
+# A package cannot export a module and a function of the same name, so these functions have other names here.
 _RENAMED = {"known_models": ("catalog", "catalog"), "write_quantized": ("quantize", "quantize")}
 __getattr__ = opened(__name__, _EXPORTS, _RENAMED)

@@ -361,7 +361,7 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _format(name: str, given: Any) -> Any:
-    """The ``response_format`` of the chat."""
+    """The chat's ``response_format`` for an output format of Anthropic's."""
     if given is None:
         return None
     if not isinstance(given, dict) or given.get("type") not in _FORMATS:

@@ -42,7 +42,7 @@ def _at_start(reading: Reading) -> Parsing[None]:
 
 HERMES = Format(
     "hermes",
-    lambda template: _TAUGHT.search(template) is not None,  # other forms use the same marks for something else
+    lambda template: _TAUGHT.search(template) is not None,  # marks alone do not show it: other forms have the same
     {_BEGIN: _called, **dict.fromkeys(_OTHERS, _otherwise)},
     marks=(_END,),
     at_start=_at_start,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OnProgress = Callable[[str, int, int], None]
 """Called with what is measured, and how much of it is done: (step, done, total)."""
 
-_CHUNKS = (32, 64, 128, 256, 512)  # sizes of the chunks of prompts, which a draft decodes, too
+_CHUNKS = (32, 64, 128, 256, 512)  # sizes of the chunks in which a draft decodes prompts
 _CHUNK_REPEATS = 2
 _SMALL = 17  # tokens; larger batches are for long copies, which are rare
 _LARGE_REPEATS = 3
