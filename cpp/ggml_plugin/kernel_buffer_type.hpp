@@ -52,8 +52,8 @@ private:
     Task task_of(const ggml::Tensor * op) const;
     bool comes_from_ours(const ggml::Tensor * tensor) const;
     bool turns_rows(const ggml::Tensor * op) const;
-    // A kind of ggml's operations. ggml computes row_by_row, fill and set_rows row by row, each row in the same way,
-    // however many there are. For `other` it may not.
+    // A kind of ggml's operations. ggml computes row_by_row, fill and set_rows row by row, and each row in the same way
+    // however many rows there are. Nothing is known of how it computes `other`.
     enum class Operation { other, row_by_row, fill, set_rows };
     Operation operation_of(const ggml::Tensor * op) const;
 

@@ -31,8 +31,8 @@ void write(Word * place, Word value) {
     reinterpret_cast<std::atomic<Word> *>(place)->store(value, std::memory_order_release);
 }
 
-// Stands for one of ggml's own buffer types, and records which operations that computes, because it is asked before
-// ours.
+// Takes the place of one of ggml's own buffer types, and records whether that type computes operations. ggml asks its
+// own types before ours, so ours would not notice these operations.
 class Heard : public ggml::ExtraBufferType {
 public:
     explicit Heard(ggml::ExtraBufferType * theirs) : theirs_(theirs) {}
@@ -101,7 +101,7 @@ ggml::BufferType ** offered(void * device) {
     thread_local Types types;
     types.assign(1, first);
     for (ggml::BufferType ** type = offered_before(device); type != nullptr && *type != nullptr; ++type) {
-        if (*type != first) {  // the copy has ours if it was made after we had been added
+        if (*type != first) {  // ours is in the copy if the copy was made after append()
             types.push_back(*type);
         }
     }

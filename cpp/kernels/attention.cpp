@@ -16,7 +16,7 @@ bool lie_together(const int32_t * cells, int64_t count, int64_t room) {
     return cells[count - 1] - cells[0] == count - 1 && cells[0] + whole_lanes(count) <= room;
 }
 
-// Returns the queries for the cache from the cell `first` on. Their masks hide all cells behind those that they see.
+// Returns the queries for the part of the cache that begins with the cell `first`.
 Queries moved(const Queries & queries, int64_t first) {
     Queries made = queries;
     made.keys.data += first * made.keys.stride;

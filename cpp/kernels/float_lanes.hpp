@@ -108,7 +108,7 @@ void multiply_rows(const CacheRows & cache, int64_t num_rows, const float * cons
 }
 
 // Asks for memory that is needed soon, into the second cache: the first one has fewer lines under way than memory needs
-// to be busy. Nothing happens if there is none at this address.
+// to be busy. Nothing happens if this address has no memory.
 inline void fetch([[maybe_unused]] const uint8_t * at, [[maybe_unused]] int64_t bytes) {
 #ifdef __GNUC__
     for (int64_t i = 0; i < bytes; i += 64) {

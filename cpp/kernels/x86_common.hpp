@@ -158,7 +158,7 @@ constexpr bool begins_below_zero() {
     return (layout.span == 0 || layout.is_signed) && !layout.has_minimum() && offset_of<Isa, type>() != 0;
 }
 
-// Sets `dot` to the numbers that the products of the `sub`-th 32 values of a block are then added to.
+// Sets `dot` to the initial values of the sums of products of the `sub`-th 32 values of a block.
 template <class Isa, int type, int columns, int width>
 inline void begin(const uint8_t * sums, int sub, typename Isa::Lanes (&dot)[width]) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));

@@ -79,7 +79,8 @@ std::optional<Constraint::Forced> MaskConstraint::forced(const std::int32_t * re
     return allows(mask.allowed, mask.guess) ? std::optional(Forced{mask.guess, false}) : std::nullopt;
 }
 
-// Whether two of the probes are allowed. Nearly always two of the first ones are, or there is no choice at all.
+// Whether two of the probes are allowed. The first probes are tested alone at first: if there is a choice, two of them
+// are nearly always allowed.
 bool MaskConstraint::has_choice(const std::int32_t * recent, std::size_t n_recent) {
     std::size_t num_allowed = 0;
     for (std::size_t done = 0; done < probes_.size() && num_allowed < 2;) {

@@ -28,8 +28,8 @@ public:
         std::function<void(const std::int32_t * recent, std::size_t n_recent, Candidate * candidates, std::size_t)>;
 
     // ends: the tokens that end a text. Where a mask says `may_end`, all of them are allowed, whatever its bits say.
-    // test: null, if masks take no time. probes: tokens that begin differently; if two of them may come next, there is
-    // a choice. They are for `test`.
+    // test: null, if masks take no time. probes: for `test`, tokens that begin differently: if two of them may come
+    // next, the next token is not forced.
     MaskConstraint(std::vector<std::int32_t> ends, Source source, Test test = nullptr,
                    std::vector<std::int32_t> probes = {});
 
