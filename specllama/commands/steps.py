@@ -47,7 +47,7 @@ class Steps:
         """
         if self._before is None:
             self._before = 0
-            if done > 1:  # how much of that this process has done is not known
+            if done > 1:  # an earlier process may have done these steps
                 self._started, self._before = time.monotonic(), done
         here, seconds = done - self._before, time.monotonic() - self._started
         left = f"{duration(seconds / here * (total - done))} left" if here > 0 else ""

@@ -110,7 +110,7 @@ class _Lent:
 
     def __init__(self, model: Model, stack: contextlib.ExitStack) -> None:
         self.model = model
-        self.callback = stack.callback  # llama_cpp's handlers for images free what they have there
+        self.callback = stack.callback  # llama_cpp's image handlers register here what they free
 
     def close(self) -> None:
         """Free the model's context, then the rest when nobody uses the weights any more.

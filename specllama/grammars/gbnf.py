@@ -70,7 +70,7 @@ class Reader:
         self.numbers: dict[str, int] = {}
         self._text, self._at, self._rule = text, 0, ""
         self._groups: set[int] = set()
-        self._places: dict[str, int] = {}  # of the names of rules: where they come first
+        self._places: dict[str, int] = {}  # by the name of a rule: where the name comes first
         self._skip(_SPACE)
         defined = set()
         while self._here():
@@ -97,7 +97,7 @@ class Reader:
         """The alternatives of a rule, up to its end. Groups may be nested as deep as memory allows."""
         outer: list[Rule] = []
         rule: Rule = [[]]
-        size = 0  # how many items belong to what a repetition repeats
+        size = 0  # how many of the last items a repetition would repeat
         while one := self._here():
             if one == "|":
                 self._step()

@@ -14,7 +14,7 @@ from .components import components
 from .gbnf import Characters, Item, Reader, Repeated, Rule, Token, Way
 
 _MOST_DEEP = 300  # rules that refer to one another: llguidance recurses, and 400 need a stack of 1 MB
-_MOST_GROUPS = 40  # in each other, in a regular expression
+_MOST_GROUPS = 40  # nested in each other, in a regular expression
 _LONGEST = 1_000_000  # characters of regular expressions
 _MOST_STATES = 10_000  # that are added for right recursion
 _NEVER: Characters = ((0, 0),)  # the null character, which no token writes
@@ -144,7 +144,7 @@ def _depth(rules: Sequence[Rule], first: int, step: int) -> int:
 
 def _as_regex(rules: Sequence[Rule], order: Sequence[int]) -> str | None:
     """The regular expression of the last of these rules; None if there is none, or if it is too long."""
-    known: dict[int, tuple[str, int]] = {}  # with the groups in each other
+    known: dict[int, tuple[str, int]] = {}  # by rule: its expression, and how deep groups are nested in it
     length = 0
 
     def of(item: Item) -> tuple[str, int] | None:

@@ -20,9 +20,10 @@ from .schema_matcher import SchemaPieces
 from .states import States
 
 _MOST_KEPT = 16  # matchers of the last grammars, at their beginnings
-_MOST_FORCED = 1000  # tokens, about, that may all be beginnings of one text
+_MOST_FORCED = 1000  # if more tokens than about this may come next, nobody checks whether all begin one text
 _UNSHOWN = b"\xff"  # before the name of a token that adds nothing to a text
-# Bytes that are often allowed, the usual ones first: two of them, and there is a choice. If not, a mask takes no time.
+# Bytes that are often allowed, the usual ones first. If two of them are allowed, no token is forced, which is found out
+# without a mask. If not, few tokens are allowed, and a mask takes no time.
 _FIRST = b' "ea1\n,.tcsnymopbdfgrw0-([{<}])=:ATI\xe2\xc3'
 # Rules of single characters take many steps, each of which takes less than a microsecond.
 _LIMITS = LLParserLimits(

@@ -172,7 +172,7 @@ class SchemaMatcher:
         if not found:
             reason = reason_of(matchers[0])
             raise ValueError(f"the JSON schema cannot be followed any further ({reason}): simplify it")
-        if len(self._first) > 1:  # then a text that only one of them forces may come in any tokens
+        if len(self._first) > 1:  # then the only text of one of them may come in any tokens
             masks = [self._vocabulary.widened(masks[place], matchers[place]) for place in found]
         return _union(masks), any(may_end[place] for place in found), forced[0] if forced else -1
 

@@ -35,8 +35,8 @@ _MOST_SHOWN = 60  # characters of a name
 # The largest known header has 260,000 tokens, 510,000 merges, some thousand tensors, and less than 100 values.
 _MOST_BYTES = 1 << 26
 _MOST_VALUES, _MOST_TENSORS = 1 << 12, 1 << 15
-_MOST_TEXTS = 1 << 21  # in all arrays
-_MOST_UNTIL_TOKENS = 1 << 19  # with the tokens
+_MOST_TEXTS = 1 << 21  # in all arrays together
+_MOST_UNTIL_TOKENS = 1 << 19  # texts up to the array of tokens, and in it
 
 _T = TypeVar("_T")
 

@@ -117,11 +117,11 @@ class Generating:
     ) -> Response:
         asked.model = asked.model or self.name
         await self.bodies.run(asked.require_room, self.lender.llm)
-        if is_stream:  # whose status is sent before it begins
+        if is_stream:  # its status is sent first, so errors should be found before
             checking = asyncio.ensure_future(self.bodies.run(require_can_begin, self.lender.llm, asked))
             if (await asyncio.wait({checking}, timeout=_CHECKING))[0]:
                 checking.result()
-            else:  # what is wrong is said in the stream then
+            else:  # then the stream reports what is wrong
                 checking.add_done_callback(lambda done: done.cancelled() or done.exception())
         work = self.lender.work(asked)
         told = work if teller is None else _translated(work, teller)

@@ -63,7 +63,7 @@ class Job:
             self._room.notify_all()
         self._arrived.put_nowait(reason or Stopped("the client has left"))
         if self._unbegun.acquire(blocking=False):
-            self._work = None  # a line holds this object until a thread is free
+            self._work = None  # the worker's queue keeps this object until a thread is free
             self._loop.call_soon(self._end)
 
     def stats(self) -> Stats:
