@@ -101,7 +101,7 @@ class Batch:
         return Job(generate, is_alone)
 
     def _answering(self, line: Line) -> tuple[Callable[[Slot, Watch], dict[str, Any]], bool]:
-        """What generates the response to a line, and whether only the Llama's own context can."""
+        """The function that generates the response to a line, and whether it needs the Llama's own context."""
         try:
             if line.problem is not None:
                 raise line.problem

@@ -40,9 +40,9 @@ class Chat:
     """
 
     reader: Callable[[], ChatAnswer]
-    """Makes what reads an answer. Each answer needs one of its own."""
+    """Makes the reader of an answer. Each answer needs a reader of its own."""
     without_effect: Sequence[str]
-    """The names of arguments that have none: fields that the template does not read, and ``keeps_thoughts`` if thoughts
+    """The names of arguments without effect: fields that the template does not read, and ``keeps_thoughts`` if thoughts
     are not a text between two marks."""
     _llama: EngineLlama
     _ours: Mapping[str, Any]  # arguments that llama_cpp's method does not have
@@ -64,7 +64,7 @@ class Chat:
         return dataclasses.replace(prompt, options={**prompt.options, **self._ours, "grammar": grammar})
 
     def thinking(self) -> Thinking:
-        """What tells of a growing answer whether it is in a thought."""
+        """An object that reads a growing answer and tells whether it is in a thought."""
         return Thinking(template_of(self._llama), self.prompt.text or "")
 
     def answer(self, call: Call, **changes: Any) -> Any:
@@ -143,7 +143,7 @@ def _handler(llm: BaseLlama, messages: Any) -> Any:
 
 
 def _completed(llm: BaseLlama, function: Mapping[str, Any] | None, **arguments: Any) -> Any:
-    """The answer in the form of chats. If it is the arguments of a function, it is a call of that."""
+    """The answer in the form of chats. With a `function`, the text is its arguments, and the answer is a call of it."""
     found, stream = llm.create_completion(**arguments), bool(arguments["stream"])
     if function is None:
         return _convert_completion_to_chat(found, stream=stream)

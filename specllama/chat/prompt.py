@@ -32,7 +32,7 @@ class ChatPrompt:
     options: dict[str, Any]
     """All other arguments of ``create_completion``, such as the sampler's parameters and stop strings."""
     written: str | None
-    """The prompt's text with marks in what is text and names special tokens (`special_names`); None if it has none.
+    """The prompt's text, with marks in names of special tokens that are to stay text (`special_names`); None: no text.
 
     A chat handler of the user's may make a prompt of several texts.
     """
@@ -50,7 +50,7 @@ class ChatPrompt:
         return checked_stops(self.options.get("stop"))
 
     def continuation(self, llama: BaseLlama, text: str) -> list[int]:
-        """The tokens of the end of the prompt: of a part of ``written``, before which other tokens come."""
+        """The tokens of `text`, which is the end of ``written`` and comes after other tokens."""
         if self.names is None or not is_marked(text):
             return continuation_tokens(llama, text)
         return self.names.tokens(text, continues=True)

@@ -126,7 +126,7 @@ class _Rest:
 
     Args:
         stack: llama_cpp's closing stack.
-        parts: what is on it, too. The stack may lose what Ctrl-C has kept it from freeing.
+        parts: objects that are on the stack, too. If Ctrl-C interrupts the stack, it may lose them and not free them.
     """
 
     def __init__(self, stack: Closable, *parts: Closable) -> None:
@@ -139,7 +139,7 @@ class _Rest:
 
 
 def _freed_once(holder: Any, name: str, free: Any, *before: Closable) -> _Handle:
-    """Have one of llama_cpp's objects free what it holds once, wherever Ctrl-C comes. Returns what frees it.
+    """Have one of llama_cpp's objects free what it holds only once, wherever Ctrl-C comes. Returns what does that.
 
     Args:
         holder: llama_cpp's object.

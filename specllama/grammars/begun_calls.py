@@ -72,7 +72,7 @@ class BegunMatcher:
         self._states = States(_State("start"), self._next)
 
     def may_begin(self, text: bytes) -> bool:
-        """Whether the text may begin with this one: words are free."""
+        """Whether the text may begin with these bytes: it may begin with any, because only calls are constrained."""
         return True
 
     @in_llguidance()

@@ -128,7 +128,7 @@ def _order(rules: Sequence[Rule], first: int) -> list[int]:
 
 
 def _depth(rules: Sequence[Rule], first: int, step: int) -> int:
-    """How deep the rules are in each other, followed from the first (step 1) or from the last name in each (-1)."""
+    """How deep rules are nested. In each rule the names are followed from the first (step 1) or the last (step -1)."""
     seen, deepest = {first}, 1
     path = [iter([*_uses(rules[first])][::step])]
     while path:

@@ -41,7 +41,7 @@ class SchemaVocabulary:
         self.ends = ends
         """The tokens that end a text."""
         self.across = functools.lru_cache(_MOST_ACROSS)(self._across)
-        """Finds the tokens that write the end of a mark and more."""
+        """Finds the tokens that complete a mark and write more: see `_across`."""
         self.first = functools.lru_cache(_MOST_FIRST)(self._matcher)
         """Makes a matcher of llguidance's grammar. It must be copied before it is used."""
 
@@ -52,7 +52,7 @@ class SchemaVocabulary:
         return LLMatcher(self._by_pieces if guesses else self._tokenizer, matched, log_level=0, limits=LIMITS)
 
     def _across(self, mark: bytes, before: bytes) -> dict[bytes, list[int]]:
-        """By what they write behind the mark, the tokens that write it to its end after `before`, and more."""
+        """The tokens that, after `before`, complete the mark and write more; by the bytes that they write behind it."""
         found: dict[bytes, list[int]] = {}
         for token in range(len(self._pieces)):
             rest = (before + self.name(token)).partition(mark)[2]

@@ -49,7 +49,7 @@ class Contents:
         return size + (": tensors of " + ", ".join(f"{name} ({count})" for name, count in types) if types else "")
 
     def fallback(self, file_type: str) -> str | None:
-        """What is said before, if other types are taken than was asked for because of the rows' lengths; else None."""
+        """A note for the user if rows have lengths for which other types are taken than was asked for; else None."""
         if not self.odd:
             return None
         lengths = ", ".join(map(str, self.rows[:4])) + (", ..." if len(self.rows) > 4 else "")
@@ -72,7 +72,7 @@ def contents_of(path: str | os.PathLike[str]) -> Contents:
 
 
 def planned(path: str | os.PathLike[str], file_types: Iterable[str]) -> dict[str, Contents]:
-    """What a model will consist of, by the type that is asked for. llama.cpp is asked; an old one cannot say.
+    """What a model will consist of, by the type that is asked for. It is estimated if llama.cpp is too old to say it.
 
     Raises:
         UnusableFileError: the model is damaged.
@@ -108,7 +108,7 @@ def _of_type(tensors: Mapping[str, StoredTensor], file_type: str, said: Mapping[
 
 
 def _said_by_llama_cpp(path: str, file_types: Iterable[str]) -> dict[str, dict[str, int]]:
-    """By each type that llama.cpp has planned the ggml_type of each tensor. What is wrong, quantizing will say."""
+    """For each type, the ggml_type of each tensor, as llama.cpp plans it. Faults are left to quantizing to report."""
     command = python_command(CHILD, path, ",".join(file_types))
     try:
         done = subprocess.run(

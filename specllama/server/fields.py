@@ -31,7 +31,7 @@ _ENDLESS: dict[str, tuple[Any, ...]] = {
     "response_format": (None, {"type": "text"}),
     **dict.fromkeys(("tool_choice", "function_call"), CHOICES),
 }
-"""Fields with which an answer ends by itself, but for these values."""
+"""Fields that make an answer end by itself, and their values that do not."""
 _THEIRS = {"n", "best_of", "user", "logit_bias_type", "add_generation_prompt"}  # no method of Llama takes these
 MOST_TEXTS = 128  # OpenAI's limit of n
 MOST_LOGPROBS = 20  # OpenAI's limit for chats; that for completions, 5, is too low for some clients
@@ -168,7 +168,7 @@ class Additions(ChainFields, SamplerFields):
             require_room(size_of(texts), llm.n_ctx(), name)
 
     def _biased(self) -> list[str]:
-        """The keys of ``logit_bias`` that stand for all of their tokens, as llama-server takes them."""
+        """The keys of ``logit_bias`` that are texts. As in llama-server, the bias is for all tokens of such a text."""
         given: Any = self
         return [name for name in given.logit_bias or () if not _is_id(name) or given.logit_bias_type == "tokens"]
 
@@ -203,7 +203,7 @@ class Additions(ChainFields, SamplerFields):
 
 
 class Once:
-    """What is made of a request once, by the thread that needs it first. Another one waits for it."""
+    """Keeps what is made of a request. The first thread that needs it makes it, and other threads wait."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -218,12 +218,12 @@ class Once:
 
 
 def _ended_by(body: dict[str, Any]) -> str | None:
-    """The field with which an answer ends by itself; None if there is none."""
+    """The field that makes the answer end by itself; None if there is none."""
     return next((name for name, endless in _ENDLESS.items() if body.get(name) not in endless), None)
 
 
 def _is_id(name: str) -> bool:
-    """Whether it is the number of a token. llama-server also takes texts, which stand for all of their tokens."""
+    """Whether a key of ``logit_bias`` is the number of a token, and not a text."""
     return name.lstrip("-").isdecimal()
 
 

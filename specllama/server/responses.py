@@ -324,7 +324,7 @@ def _named(tool: Any) -> Any:
 
 
 def _format(given: Any) -> Any:
-    """The ``response_format`` of the chat."""
+    """The chat's ``response_format`` for a ``text.format`` of this API."""
     if not isinstance(given, dict) or given.get("type") != "json_schema":
         return given
     return {"type": "json_schema", "json_schema": {name: given[name] for name in given if name != "type"}}

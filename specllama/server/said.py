@@ -1,4 +1,4 @@
-"""Says once in the log what of clients' requests is left out here."""
+"""Logs which parts of clients' requests are left out here. Each part is logged once."""
 
 from __future__ import annotations
 

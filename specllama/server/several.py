@@ -19,7 +19,7 @@ from .job import Item, Work
 
 Request = CompletionRequest | ChatRequest
 Lend = Callable[[Job], contextlib.AbstractContextManager[Slot]]
-"""Lends what generates a text, for the length of a block. It may have to wait."""
+"""Lends a slot to a job for the length of a block. It may have to wait for one."""
 _Numbered = tuple[int, Item]
 """An item, with the number of its text."""
 

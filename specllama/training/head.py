@@ -37,7 +37,7 @@ _FFN_GROUP = 32  # the size of the feed-forward layer is a multiple of this, for
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """How large that is which is trained.
+    """The sizes of what is trained: of a head, or of a small model.
 
     Attributes:
         n_embd: how many numbers its states have.

@@ -59,7 +59,7 @@ _KNOWN = {
         ("medusa", "42 % of the places after 54,000 tokens"),
     )
 }
-"""By kind, what is known of how good it becomes. The numbers are those of docs/make-your-own-draft.md."""
+"""How good each kind of draft has become. The numbers are those of docs/make-your-own-draft.md."""
 
 
 @dataclasses.dataclass(frozen=True)
