@@ -66,6 +66,7 @@ class Interruption:
         """
         gc.collect()
         gc.disable()
+        streams = sys.stdout, sys.stderr
         before, handler = sys.unraisablehook, signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.unraisablehook = self._come_again
         sys.setprofile(self._meet)
@@ -75,6 +76,7 @@ class Interruption:
             return True
         finally:
             sys.setprofile(None)
+            sys.stdout, sys.stderr = streams  # the call may have been about to put them back
             sys.unraisablehook = before
             signal.signal(signal.SIGINT, handler)
             gc.enable()
