@@ -68,13 +68,13 @@ def body_of(line: Line, defaults: dict[str, Any]) -> Body:
         raise LineError(f"`body` must be an object with the fields of {url}")
     if given.get("stream"):
         raise LineError(NO_STREAMS)
-    own = {field: value for field, value in given.items() if value is not None}
+    fields = {field: value for field, value in given.items() if value is not None}
     if url == _RESPONSES:
-        request = checked(own, ResponsesRequest)
+        request = checked(fields, ResponsesRequest)
         body = checked({**defaults, **without_nulls(request.chat()), **READ}, _OfResponses)
         body._responses = request
         return body
-    return checked({**defaults, **own}, cast("type[Body]", _MODELS[url]))
+    return checked({**defaults, **fields}, cast("type[Body]", _MODELS[url]))
 
 
 def is_alone(body: Body) -> bool:

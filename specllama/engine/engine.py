@@ -160,17 +160,19 @@ class Engine(ClosedWhenGone):
         )
         cache_tokens, cache_ram = checked_cache_tokens(cache_tokens), checked_cache_ram(cache_ram)
         path = catalog.resolve(os.fsdecode(target))
-        beside = Room(n_ctx, (draft_kwargs or {}).get("n_ctx"), on_gpu=n_gpu_layers != 0)
-        kind = understood(of_draft, path, room=beside)
+        room = Room(n_ctx, (draft_kwargs or {}).get("n_ctx"), on_gpu=n_gpu_layers != 0)
+        kind = understood(of_draft, path, room=room)
         if kind is not None:
             opening.changed(kind.opened_with)  # raises for an argument that does not exist
         hidden = None if kind is None else kind.hidden_states(path)
         shown_layers = checked_layers(shown_layers)
         if shown_layers and hidden is None:
             hidden = hidden_of(shown_layers)
-        room = 0 if kind is None else options.most_draft_tokens
-        branches = 0 if kind is None else kind.num_branches
-        model = open_model(path, opening, name="target", num_snapshots=room, num_branches=branches, hidden=hidden)
+        num_snapshots = 0 if kind is None else options.most_draft_tokens
+        num_branches = 0 if kind is None else kind.num_branches
+        model = open_model(
+            path, opening, name="target", num_snapshots=num_snapshots, num_branches=num_branches, hidden=hidden
+        )
         engine = cls(model, options=options, cache_tokens=cache_tokens, cache_ram=cache_ram)
         engine._close_model = model.close
         try:
@@ -511,11 +513,11 @@ class _Loader:
         self._engine = engine
         self._opening = opening
 
-    def load(self, path: str, target: Model, own: Mapping[str, Any]) -> Loaded:
+    def load(self, path: str, target: Model, draft_kwargs: Mapping[str, Any]) -> Loaded:
         """Load a file, as ``engine.drafts.draft.Loader`` says."""
         # The target's adapter is for the target's weights.
         opening = dataclasses.replace(self._opening, **target.of_draft(), lora_path=None, lora_scale=1.0)
-        model = open_model(path, opening.changed(own), name="draft")
+        model = open_model(path, opening.changed(draft_kwargs), name="draft")
         return Loaded(model, path, model.close)
 
     def tokenize(self, text: str) -> Sequence[int]:

@@ -40,8 +40,8 @@ _MOST_SHOWN = 60
 
 def overridden(values: Mapping[str, Any], overrides: Mapping[str, Any] | None) -> dict[str, Any]:
     """The metadata that llama.cpp sees with ``kv_overrides``."""
-    own = {name: value.encode() if isinstance(value, str) else value for name, value in (overrides or {}).items()}
-    return {**values, **own}
+    encoded = {name: value.encode() if isinstance(value, str) else value for name, value in (overrides or {}).items()}
+    return {**values, **encoded}
 
 
 def require_sound(path: str, *, as_head: bool = False, overrides: Mapping[str, Any] | None = None) -> Digest | None:
