@@ -100,7 +100,7 @@ def generate(llm: Llama, slot: Slot, watch: Watch, body: Body, name: str) -> dic
     work = answering(llm, body, body.texts(), lambda job: contextlib.nullcontext(slot))
     chunks = work(watch)
     if isinstance(body, _OfResponses) and body._responses is not None:
-        chunks = body._responses.teller(body)(chunks)
+        chunks = body._responses.translator(body)(chunks)
     response: dict[str, Any]
     [response] = chunks
     return response
