@@ -40,6 +40,7 @@ from .drop_in.saved_state import fitted, marked, origin_of, raise_refused, requi
 from .drop_in.seeds import seed_for_generate
 from .drop_in.tokenizing import Tokenizing
 from .drop_in.view import Call, EngineLlama, exclusively, llama_of
+from .engine.closed_when_gone import ClosedWhenGone
 from .engine.drafts.automatic import Automatic, Room
 from .engine.drafts.draft_options import DraftOptions
 from .engine.drafts.kinds import understood
@@ -47,7 +48,6 @@ from .engine.drafts.vocabulary import DraftVocabularySize
 from .engine.engine import Engine
 from .engine.forks import told_of_forks
 from .engine.generation import Generation
-from .engine.going import ClosedWhenGone
 from .engine.kept_texts import checked_cache_ram
 from .engine.model import token_ids
 from .engine.options import (

@@ -20,6 +20,7 @@ from specllama.stats import Stats
 
 from . import costs
 from .account import Account
+from .closed_when_gone import ClosedWhenGone
 from .direct import Direct, emptied
 from .drafts.automatic import Room
 from .drafts.draft import Draft, Loaded
@@ -28,7 +29,6 @@ from .drafts.kinds import understood
 from .drafts.vocabulary import DraftVocabularySize
 from .earlier_answers import EarlierAnswers
 from .generation import Generation
-from .going import ClosedWhenGone
 from .hidden import shown_layers as hidden_of
 from .kept_texts import KeptTexts, checked_cache_ram
 from .listener import SILENT, Listener
@@ -39,7 +39,7 @@ from .position import Position
 from .request import Constraint, Request, checked_bias
 from .samplers import CHAIN, SAMPLERS
 from .slot import Slot
-from .states import States, checked_layers, forced, require_computed, require_layers, require_shown, states_of
+from .states import States, checked_layers, forced, require_computed, require_layers, require_shown_layers, states_of
 from .texts import Texts, checked_cache_tokens
 from .tokens_of_text import tokens_of
 
@@ -308,7 +308,7 @@ class Engine(ClosedWhenGone):
             TypeError, ValueError: the numbers are not tokens of the vocabulary, or the target shows no states.
         """
         _check_listener(listener)
-        require_shown(self.model)
+        require_shown_layers(self.model)
         first_logits = checked_index("first_logits", first_logits, "the place of a token")
         chosen = token_ids(rows, "rows", self.model.n_vocab)
         ids = token_ids(tokens, "tokens", self.model.n_vocab)

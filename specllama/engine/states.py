@@ -108,7 +108,7 @@ def states_of(
     first_logits: int,
 ) -> Iterator[States]:
     """Decode a text and give its states, as `Engine.states` says."""
-    num_layers = len(slot.model.settings.hidden.names)  # type: ignore[union-attr]  # `require_shown` has checked it
+    num_layers = len(slot.model.settings.hidden.names)  # type: ignore[union-attr]  # checked by `require_shown_layers`
 
     def read(sequence: _core.Sequence, start: int, count: int) -> States:
         first = min(max(0, first_logits - start), count)
@@ -138,7 +138,7 @@ def checked_layers(layers: Any) -> tuple[int, ...]:
     return tuple(checked_index("shown_layers", layer, "a layer's number") for layer in layers)
 
 
-def require_shown(model: Model) -> None:
+def require_shown_layers(model: Model) -> None:
     """Check that a target was opened so that it shows the inputs of its layers.
 
     Raises:

@@ -127,6 +127,6 @@ class HeadAndModel(DraftKind):
             for kind in self._both:
                 drafts.append(kind.open(target, loader))
                 stack.callback(drafts[-1].close)
-            together = CombinedDraft(drafts, self.corpus(target, loader))
+            combined = CombinedDraft(drafts, self.corpus(target, loader))
             stack.pop_all()
-        return together
+        return combined
