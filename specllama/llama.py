@@ -40,6 +40,7 @@ from .drop_in.saved_state import fitted, marked, origin_of, raise_refused, requi
 from .drop_in.seeds import seed_for_generate
 from .drop_in.tokenizing import Tokenizing
 from .drop_in.view import Call, EngineLlama, exclusively, llama_of
+from .engine.closed_when_gone import ClosedWhenGone
 from .engine.drafts.automatic import Automatic, Room
 from .engine.drafts.draft_options import DraftOptions
 from .engine.drafts.kinds import understood
@@ -47,7 +48,6 @@ from .engine.drafts.vocabulary import DraftVocabularySize
 from .engine.engine import Engine
 from .engine.forks import told_of_forks
 from .engine.generation import Generation
-from .engine.going import ClosedWhenGone
 from .engine.kept_texts import checked_cache_ram
 from .engine.model import token_ids
 from .engine.options import (
@@ -460,9 +460,9 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
     def sample(self, *args: Any, **kwargs: Any) -> int:
         """See the base class."""
         arguments = bound(BaseLlama.sample, args, kwargs)
-        own = self._call.slot
-        own.require_alone("sample")
-        with own.exclusive():
+        slot = self._call.slot
+        slot.require_alone("sample")
+        with slot.exclusive():
             return sampled(self, arguments)
 
     def eval(self, tokens: Sequence[int]) -> None:
@@ -471,21 +471,21 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         Raises:
             ValueError: a token that the vocabulary does not have, or more tokens than there is room for.
         """
-        own = self._call.slot
-        own.require_alone("eval")
-        with own.exclusive():
+        slot = self._call.slot
+        slot.require_alone("eval")
+        with slot.exclusive():
             checked = token_ids(tokens, "tokens", self.n_vocab()).tolist()
             if self.n_tokens + len(checked) > self.n_ctx():
                 raise ValueError(
                     f"{len(checked)} tokens behind {self.n_tokens} do not fit into n_ctx={self.n_ctx()}: reset(), or "
                     "create the Llama with a larger n_ctx"
                 )
-            own.settle(self._call.listener)
+            slot.settle(self._call.listener)
             if self.position.has_embeddings and checked:
                 # A generation decodes the last token again. So a memory that cannot be cut needs a copy of the state
                 # before it: a text with an image cannot be decoded again from the beginning.
                 self._eval(checked[:-1])
-                own.save()
+                slot.save()
                 checked = checked[-1:]
             self._eval(checked)
 
@@ -544,12 +544,12 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         Raises:
             BusyError: another thread is generating.
         """
-        own = self._call.slot
-        own.require_alone("save_state")
-        with own.exclusive():
-            own.require_at_rest()
-            if own.is_idle:
-                own.settle(self._call.listener)
+        slot = self._call.slot
+        slot.require_alone("save_state")
+        with slot.exclusive():
+            slot.require_at_rest()
+            if slot.is_idle:
+                slot.settle(self._call.listener)
             with captured_errors():
                 state = super().save_state()
             state.n_tokens = min(state.n_tokens, self.position.held)
@@ -651,6 +651,6 @@ def _with_send(generation: Generation) -> Generator[int, Sequence[int] | None, N
     """Yield the tokens. ``send(tokens)`` appends tokens of the caller's own after the last token that was yielded."""
     with contextlib.closing(generation):
         for token in generation:
-            own_tokens = yield token
-            if own_tokens is not None:
-                generation.append(own_tokens)
+            appended = yield token
+            if appended is not None:
+                generation.append(appended)

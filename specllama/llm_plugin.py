@@ -64,14 +64,14 @@ class SpecllamaModel(llm.Model):
     ) -> Iterator[str]:
         """Called by llm: yields the pieces of an answer, and leaves the statistics in the log."""
         options = prompt.options.model_dump(exclude_none=True)
-        own = self._conversation_of({name: options.pop(name) for name in ModelOptions.model_fields if name in options})
+        chat = self._conversation_of({name: options.pop(name) for name in ModelOptions.model_fields if name in options})
         if prompt.schema:
             options["response_format"] = {"type": "json_object", "schema": prompt.schema}
         *earlier, last = _messages(prompt)
-        own.messages = earlier
-        for token in own.say(last["content"], **options):
+        chat.messages = earlier
+        for token in chat.say(last["content"], **options):
             yield token.text
-        stats = own.llm.stats
+        stats = chat.llm.stats
         response.set_usage(input=stats.num_prompt_tokens, output=stats.num_tokens)
         response.response_json = {"stats": stats.to_dict()}
 

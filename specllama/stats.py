@@ -275,9 +275,9 @@ class Tally:
     def stats(self) -> Stats:
         """The statistics of these sums."""
         sums = defaultdict(int, self.sums)
-        shown = {name: value for name, value in {**self.sums, **self.lists}.items() if name in _SHOWN}
+        fields = {name: value for name, value in {**self.sums, **self.lists}.items() if name in _FIELDS}
         stats = Stats(
-            **shown,  # type: ignore[arg-type]
+            **fields,  # type: ignore[arg-type]
             num_tokens=self.num_tokens,
             per_drafter=dict(self.per_drafter),
             num_idle_rounds=dict(self.idle_rounds),
@@ -300,7 +300,7 @@ class Tally:
         return stats.with_speed()
 
 
-_SHOWN = {field.name for field in dataclasses.fields(Stats)}
+_FIELDS = {field.name for field in dataclasses.fields(Stats)}
 _GAINED = ("predicted_plain_seconds", "predicted_seconds", "realised_plain_seconds", "realised_seconds")
 
 

@@ -33,9 +33,9 @@ public:
     }
 
     void leave() {
-        const auto own = std::find(threads_.begin(), threads_.end(), std::this_thread::get_id());
-        if (own != threads_.end()) {  // none if another thread began the generator that this one ends
-            threads_.erase(own);
+        const auto found = std::find(threads_.begin(), threads_.end(), std::this_thread::get_id());
+        if (found != threads_.end()) {  // none if another thread began the generator that this one ends
+            threads_.erase(found);
         }
     }
 

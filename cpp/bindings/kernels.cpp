@@ -69,7 +69,7 @@ void bind_kernels(py::module_ & module) {
                      new KernelBufferType(addresses, registry, set_named(set)));
              }),
              py::arg("addresses"), py::arg("registry"), py::arg("instruction_set"))
-        .def("offer", &KernelBufferType::offer, py::arg("own"), py::arg("offered"),
+        .def("offer", &KernelBufferType::offer, py::arg("used"), py::arg("offered"),
              "Puts this type before the other buffer types, for models that are loaded later. Once in a process.")
         .def_property_readonly(
             "address", [](KernelBufferType & self) { return reinterpret_cast<std::uintptr_t>(self.type()); },

@@ -97,7 +97,7 @@ void bind_masks(py::module_ & module) {
     using Forced = Constraint::Forced;
     ResultStruct<Forced>(module, "Forced", "A token that must come next, because only one text may follow.")
         .field("token", &Forced::token, "The token with the most of that text.")
-        .field("alone", &Forced::alone,
+        .field("is_unique", &Forced::is_unique,
                "Whether no other token may come next; if false, shorter tokens begin the text, too.");
     py::class_<MaskConstraint, Constraint, std::shared_ptr<MaskConstraint>>(
         module, "MaskConstraint",

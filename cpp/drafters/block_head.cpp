@@ -15,7 +15,7 @@ namespace specllama {
 
 namespace {
 
-std::size_t room_beside_block(const Decoder & decoder) {
+std::size_t room_for_text(const Decoder & decoder) {
     const NoiseBlock & block = decoder.noise_block().value();
     if (decoder.n_ctx() <= block.size || decoder.n_batch() < block.size) {
         throw std::invalid_argument(
@@ -28,7 +28,7 @@ std::size_t room_beside_block(const Decoder & decoder) {
 }  // namespace
 
 BlockHeadDrafter::BlockHeadDrafter(const std::shared_ptr<Sequence> & sequence, std::size_t window)
-    : ReadingHead(Source::block_head, sequence, window, room_beside_block(sequence->decoder()), 0),
+    : ReadingHead(Source::block_head, sequence, window, room_for_text(sequence->decoder()), 0),
       noise_(sequence->decoder().noise_block().value()),
       most_(noise_.size - noise_.first) {}
 
@@ -58,7 +58,7 @@ std::optional<DraftToken> BlockHeadDrafter::draw(const DraftRequest & request, s
         return std::nullopt;
     }
     num_drawn_ = place + 1;
-    const std::size_t n = std::min(request.target.n_vocab(), own().decoder().n_vocab());
+    const std::size_t n = std::min(request.target.n_vocab(), sequence().decoder().n_vocab());
     float * logits = logits_at(place, proposal.tokens, n);
     if (logits == nullptr) {
         return std::nullopt;
@@ -70,9 +70,9 @@ std::optional<DraftToken> BlockHeadDrafter::draw(const DraftRequest & request, s
 float * BlockHeadDrafter::logits_at(std::size_t place, const std::vector<int32_t> & drafted, std::size_t n) {
     const std::size_t k = noise_.num_candidates;
     if (k == 0) {
-        return own().logits(row_ + place);
+        return sequence().logits(row_ + place);
     }
-    const std::size_t size = own().decoder().state_size();
+    const std::size_t size = sequence().decoder().state_size();
     const float * row = said_.data() + place * size;
     std::size_t from = 0;
     if (place > 0) {
@@ -94,7 +94,7 @@ float * BlockHeadDrafter::logits_at(std::size_t place, const std::vector<int32_t
 
 void BlockHeadDrafter::read(std::size_t count) {
     const std::size_t held = num_held();
-    Sequence::Addition addition{{text().data() + held, count, count}, &own()};
+    Sequence::Addition addition{{text().data() + held, count, count}, &sequence()};
     addition.features = states_at(held);
     addition.num_injected = count;
     decode_some(addition);
@@ -108,16 +108,16 @@ void BlockHeadDrafter::decode_block(std::size_t num_injected, std::size_t drafts
     tokens_.push_back(text().back());
     tokens_.resize(num_injected + noise_.first + drafts, noise_.mask);
     row_ = num_injected + noise_.first;
-    Sequence::Addition addition{{tokens_.data(), tokens_.size(), row_}, &own()};
+    Sequence::Addition addition{{tokens_.data(), tokens_.size(), row_}, &sequence()};
     addition.features = num_injected > 0 ? states_at(held) : nullptr;
     addition.num_injected = num_injected;
     addition.keeps_states = noise_.num_candidates > 0;
     num_said_ = num_drawn_ = 0;
     decode_some(addition);
-    own().keep(held + num_injected);  // the rest is noise, and must not be taken for text
+    sequence().keep(held + num_injected);  // the rest is noise, and must not be taken for text
     said_.clear();
     if (addition.keeps_states) {
-        own().copy_states(row_, drafts, said_);
+        sequence().copy_states(row_, drafts, said_);
     }
     num_said_ = drafts;
 }

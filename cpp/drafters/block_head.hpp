@@ -31,7 +31,7 @@ public:
     std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
                                    const Proposal & proposal) override;
     // 0 while the state of the last token but one is missing.
-    std::size_t room() const override { return is_ready() ? own().decoder().n_ctx() : 0; }
+    std::size_t room() const override { return is_ready() ? sequence().decoder().n_ctx() : 0; }
     std::size_t block() const override { return most_; }
     void probe() override;
 

@@ -79,12 +79,12 @@ public:
     // What could be drafted next without a decode: at most `most` tokens after history and proposal. The proposal may
     // hold tokens of other drafters. An offer ends after a token that ends a text.
     virtual std::vector<DraftToken> offer(const DraftRequest &, const Proposal &, std::size_t most) = 0;
-    // The rows that the target is to decode beside the text in this round: none, or all that the drafter needs, if
-    // these are at most `most`.
-    virtual std::vector<BesideRow> beside(std::size_t /*most*/) { return {}; }
+    // The branch rows that the target is to decode in this round: none, or all that the drafter needs, if these are
+    // at most `most`.
+    virtual std::vector<BranchRow> branch_rows(std::size_t /*most*/) { return {}; }
     // The rows were decoded: receives the logits [n_vocab] of the rows with `wanted`, in their order. The text of the
     // round follows by observe(), unless the round fails.
-    virtual void read_beside(const std::vector<const float *> & /*logits*/, std::size_t /*n_vocab*/) {}
+    virtual void read_branch_rows(const std::vector<const float *> & /*logits*/, std::size_t /*n_vocab*/) {}
     // The generation has ended with this text: the drafter's memories forget all that is not part of it.
     virtual void finish(const std::vector<int32_t> &) {}
 

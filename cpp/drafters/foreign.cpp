@@ -19,21 +19,21 @@ public:
     ForeignDrafter(ModelParts parts, std::shared_ptr<const Translation> translation)
         : ModelDrafter(Source::foreign, std::move(parts)),
           translation_(std::move(translation)),
-          retold_(*translation_) {}
+          translated_(*translation_) {}
 
 protected:
     Reading observed(const std::vector<int32_t> & text, std::size_t) override {
-        const std::size_t size = retold_.read(text).size();
-        return {size, retold_.num_unchanged()};
+        const std::size_t size = translated_.read(text).size();
+        return {size, translated_.num_unchanged()};
     }
     void read_text(const std::vector<int32_t> &, std::size_t first, std::vector<int32_t> & out) const override {
-        const std::vector<int32_t> & own = retold_.own();
-        out.insert(out.end(), own.begin() + static_cast<std::ptrdiff_t>(first), own.end());
+        const std::vector<int32_t> & tokens = translated_.draft_tokens();
+        out.insert(out.end(), tokens.begin() + static_cast<std::ptrdiff_t>(first), tokens.end());
     }
     // Within a round earlier tokens are not translated again: the draft goes on with the tokens that it drafted.
     void read_drafted(const std::vector<int32_t> & tokens, std::vector<int32_t> & out) const override {
         for (const int32_t token : tokens) {
-            translation_->read_alone(token, out);
+            translation_->read_token(token, out);
         }
     }
     bool keeps_ids() const override { return false; }
@@ -43,7 +43,7 @@ protected:
 
 private:
     std::shared_ptr<const Translation> translation_;
-    Retold retold_;
+    TranslatedText translated_;
 };
 
 // The bounds of the classes are those of drawn_token.cpp. The rates were measured with SmolLM2-135M for

@@ -13,7 +13,7 @@ namespace specllama {
 
 namespace {
 
-std::string shown(double value) {
+std::string as_text(double value) {
     std::ostringstream text;
     text << value;
     return text.str();
@@ -37,15 +37,15 @@ void normalise(Distribution & q, int32_t token, std::size_t i) {
     double sum = 0.0;
     for (const double p : q.probs) {
         if (!std::isfinite(p) || p < 0.0) {
-            throw std::invalid_argument(named(token, i) + " with a q that has the value " + shown(p) +
+            throw std::invalid_argument(named(token, i) + " with a q that has the value " + as_text(p) +
                                         ": probabilities must be finite and 0 or more; return those that the token "
                                         "was drawn with, or the tokens alone");
         }
         sum += p;
     }
     if (std::abs(sum - 1.0) > sum_tolerance) {
-        throw std::invalid_argument(named(token, i) + " with a q that sums to " + shown(sum) +
-                                    ": it must sum to 1 within " + shown(sum_tolerance) +
+        throw std::invalid_argument(named(token, i) + " with a q that sums to " + as_text(sum) +
+                                    ": it must sum to 1 within " + as_text(sum_tolerance) +
                                     "; return the probabilities that the token was drawn with, or the tokens alone");
     }
     for (double & p : q.probs) {

@@ -24,8 +24,8 @@ std::vector<DraftToken> GrammarDrafter::offer(const DraftRequest & request, cons
         if (!found) {
             break;
         }
-        const bool is_certain = found->alone && (offer.empty() || offer.back().forced);
-        offer.push_back({found->token, grammar_expectation(found->alone), {}, is_certain});
+        const bool is_certain = found->is_unique && (offer.empty() || offer.back().forced);
+        offer.push_back({found->token, grammar_expectation(found->is_unique), {}, is_certain});
         recent.push_back(found->token);
     }
     return offer;

@@ -13,7 +13,7 @@ public:
     bool forces() const override { return true; }
 };
 
-// What is expected of a token that a grammar forces. alone: no other token may come next.
-inline Expectation grammar_expectation(bool alone) { return {Source::grammar, alone ? 0U : 1U, 0}; }
+// What is expected of a token that a grammar forces. is_unique: no other token may come next.
+inline Expectation grammar_expectation(bool is_unique) { return {Source::grammar, is_unique ? 0U : 1U, 0}; }
 
 }  // namespace specllama

@@ -20,9 +20,9 @@ void HeadDrafter::observe(const DecodedBatch & batch) {
 
 // The last drafted token is never decoded, so n drafted tokens need n - 1 cells.
 std::size_t HeadDrafter::room() const {
-    const std::size_t n_ctx = own().decoder().n_ctx();
+    const std::size_t n_ctx = sequence().decoder().n_ctx();
     const std::size_t in_memory = n_ctx + 1 - std::min(n_ctx + 1, text().size());
-    const std::size_t most = has_several() ? std::min(in_memory, own().decoder().num_layers()) : in_memory;
+    const std::size_t most = has_several() ? std::min(in_memory, sequence().decoder().num_layers()) : in_memory;
     return is_ready() ? most : 0;
 }
 
@@ -35,7 +35,7 @@ void HeadDrafter::probe() {
 std::optional<DraftToken> HeadDrafter::draw(const DraftRequest & request, std::size_t before,
                                             const Proposal & proposal) {
     assert(size() == request.history.size());
-    if (has_several() && proposal.tokens.size() >= own().decoder().num_layers()) {
+    if (has_several() && proposal.tokens.size() >= sequence().decoder().num_layers()) {
         return std::nullopt;
     }
     // With several layers, the first layer decodes the text's last token, and the others follow in turn.
@@ -53,14 +53,14 @@ std::optional<DraftToken> HeadDrafter::draw(const DraftRequest & request, std::s
             decode_drafted(proposal.tokens[num_held() - text().size()]);
         }
     }
-    const std::size_t n = std::min(request.target.n_vocab(), own().decoder().n_vocab());
-    return drawn_if_allowed(request, proposal, source(), before, own().logits(row_), n, nullptr);
+    const std::size_t n = std::min(request.target.n_vocab(), sequence().decoder().n_vocab());
+    return drawn_if_allowed(request, proposal, source(), before, sequence().logits(row_), n, nullptr);
 }
 
 // Decodes the next tokens of the text with the target's states.
 void HeadDrafter::decode_text(std::size_t count, bool draws) {
     const std::size_t held = num_held();
-    Sequence::Addition addition{{text().data() + held, count, draws ? count - 1 : count}, &own()};
+    Sequence::Addition addition{{text().data() + held, count, draws ? count - 1 : count}, &sequence()};
     addition.features = states_at(held);
     addition.keeps_states = draws;
     addition.layer = has_several() ? all_layers : 0;
@@ -70,8 +70,8 @@ void HeadDrafter::decode_text(std::size_t count, bool draws) {
 
 // Decodes a token of the proposal with the head's own state of the token before it.
 void HeadDrafter::decode_drafted(int32_t token) {
-    const std::vector<float> state = std::move(own_state_);
-    Sequence::Addition addition{{&token, 1, 0}, &own()};
+    const std::vector<float> state = std::move(last_state_);
+    Sequence::Addition addition{{&token, 1, 0}, &sequence()};
     addition.states = state.data();
     addition.keeps_states = true;
     decode_one(addition);
@@ -85,25 +85,25 @@ void HeadDrafter::decode_by_layer(std::size_t layer, const std::vector<int32_t> 
     tokens.insert(tokens.end(), drafted.begin(), drafted.begin() + static_cast<std::ptrdiff_t>(layer));
     if (layer == 0) {
         const float * state = states_at(last);
-        chain_.assign(state, state + own().decoder().n_features());
+        chain_.assign(state, state + sequence().decoder().n_features());
     }
-    own().keep(last);
-    Sequence::Addition addition{{tokens.data(), tokens.size(), layer}, &own()};
+    sequence().keep(last);
+    Sequence::Addition addition{{tokens.data(), tokens.size(), layer}, &sequence()};
     addition.states = chain_.data();
     addition.keeps_states = true;
     addition.layer = static_cast<int32_t>(layer);
     decode_one(addition);
-    chain_.insert(chain_.end(), own_state_.begin(), own_state_.end());
+    chain_.insert(chain_.end(), last_state_.begin(), last_state_.end());
 }
 
 void HeadDrafter::decode_one(const Sequence::Addition & addition) {
     const double seconds = decode(addition);
-    const std::size_t num_layers = addition.layer == all_layers ? own().decoder().num_layers() : 1;
+    const std::size_t num_layers = addition.layer == all_layers ? sequence().decoder().num_layers() : 1;
     report(addition.count, seconds / static_cast<double>(num_layers));
     row_ = addition.count - 1;
-    own_state_.clear();
+    last_state_.clear();
     if (addition.keeps_states) {
-        own().copy_states(row_, 1, own_state_);
+        sequence().copy_states(row_, 1, last_state_);
     }
 }
 

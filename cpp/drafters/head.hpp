@@ -42,13 +42,13 @@ private:
     void decode_text(std::size_t count, bool draws);
     void decode_drafted(int32_t token);
     void decode_by_layer(std::size_t layer, const std::vector<int32_t> & drafted);
-    bool has_several() const { return own().decoder().num_layers() > 1; }
+    bool has_several() const { return sequence().decoder().num_layers() > 1; }
     void decode_one(const Sequence::Addition & addition);
 
     std::size_t num_true_ = 0;
-    std::vector<float> own_state_;  // the state of the token that was decoded last
-    std::vector<float> chain_;      // with several layers: the states that the next layer reads beside the tokens
-    std::size_t row_ = 0;           // the row of logits of the token that was decoded last
+    std::vector<float> last_state_;  // the state of the token that was decoded last
+    std::vector<float> chain_;       // with several layers: the states that the next layer reads beside the tokens
+    std::size_t row_ = 0;            // the row of logits of the token that was decoded last
 };
 
 }  // namespace specllama

@@ -21,9 +21,9 @@ public:
     void begin(const Task &) override { has_begun_ = false; }
     void observe(const DecodedBatch & batch) override;
     std::vector<DraftToken> offer(const DraftRequest & request, const Proposal & proposal, std::size_t most) override;
-    std::vector<BesideRow> beside(std::size_t most) override;
-    void read_beside(const std::vector<const float *> & logits, std::size_t n_vocab) override;
-    // A pace does not know what rows beside the text cost.
+    std::vector<BranchRow> branch_rows(std::size_t most) override;
+    void read_branch_rows(const std::vector<const float *> & logits, std::size_t n_vocab) override;
+    // A pace does not know what branch rows cost.
     bool can_be_paced() const override { return false; }
 
 private:
@@ -77,11 +77,11 @@ std::vector<DraftToken> LookaheadDrafter::offer(const DraftRequest & request, co
 
 // Column i is branch i: it sees the tokens of level 0 up to column i, and of the other levels only column i. The text's
 // last token takes the place of the first token of level 0.
-std::vector<BesideRow> LookaheadDrafter::beside(std::size_t most) {
+std::vector<BranchRow> LookaheadDrafter::branch_rows(std::size_t most) {
     said_.clear();
     const std::size_t columns = window_->columns();
     const auto & levels = window_->levels();
-    std::vector<BesideRow> rows;
+    std::vector<BranchRow> rows;
     if (!has_begun_ || columns * levels.size() - 1 > most) {
         return rows;
     }
@@ -96,7 +96,7 @@ std::vector<BesideRow> LookaheadDrafter::beside(std::size_t most) {
     return rows;
 }
 
-void LookaheadDrafter::read_beside(const std::vector<const float *> & logits, std::size_t n_vocab) {
+void LookaheadDrafter::read_branch_rows(const std::vector<const float *> & logits, std::size_t n_vocab) {
     for (const float * row : logits) {
         said_.push_back(std::max(argmax(row, n_vocab), 0));  // a row of NaNs has no largest logit
     }

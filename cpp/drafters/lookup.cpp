@@ -39,12 +39,12 @@ void LookupDrafter::append(const std::vector<int32_t> & corpus) {
 }
 
 void LookupDrafter::begin(const Task & task) {
-    if (task.corpus == own_) {
+    if (task.corpus == corpus_) {
         return;
     }
-    own_ = task.corpus;
+    corpus_ = task.corpus;
     index_.truncate(common_);
-    append(own_);
+    append(corpus_);
     known_ = 0;  // the next observe() adds the history again
 }
 

@@ -24,10 +24,10 @@ private:
     // Holds, in this order: the corpus of all generations, the corpus of this generation (each with a separator after
     // it), the history, and the tokens proposed after it.
     SuffixIndex index_;
-    std::size_t common_ = 0;    // length of the first corpus, with its separator
-    std::vector<int32_t> own_;  // the corpus of this generation
-    std::size_t start_ = 0;     // index of the history's first token
-    std::size_t known_ = 0;     // length of the history
+    std::size_t common_ = 0;       // length of the first corpus, with its separator
+    std::vector<int32_t> corpus_;  // the corpus of this generation
+    std::size_t start_ = 0;        // index of the history's first token
+    std::size_t known_ = 0;        // length of the history
 };
 
 // What is expected of a looked-up token, given how many tokens before it match, and whether other occurrences continued

@@ -26,14 +26,14 @@ constexpr std::size_t most_guessed = 8;  // guesses of an inner drafter in one d
 
 ModelDrafter::ModelDrafter(Source source, ModelParts parts)
     : DrawingDrafter(source),
-      own_(std::move(parts.sequence)),
+      sequence_(std::move(parts.sequence)),
       tokens_(std::move(parts.tokens)),
       mask_(parts.mask),
       map_(std::move(parts.map)),
       inner_(std::move(parts.inner)),
       rates_(all_priors()),
       takes_back_(inner_ != nullptr) {
-    const std::size_t n_ctx = own_->decoder().n_ctx();
+    const std::size_t n_ctx = sequence_->decoder().n_ctx();
     window_ = parts.window > 0 ? std::min(parts.window, n_ctx) : n_ctx;
     if (DrawingDrafter * drawing = drawing_inner()) {
         drawing->report_to(&inner_costs_);
@@ -45,18 +45,18 @@ ModelDrafter::ModelDrafter(Source source, ModelParts parts)
 
 std::vector<Sequence *> ModelDrafter::sequences() const {
     std::vector<Sequence *> all = inner_ ? inner_->sequences() : std::vector<Sequence *>();
-    all.push_back(own_.get());
+    all.push_back(sequence_.get());
     return all;
 }
 
 double ModelDrafter::decode_seconds() const {
     const DrawingDrafter * drawing = drawing_inner();
-    return own_->decode_seconds() + (drawing != nullptr ? drawing->decode_seconds() : 0.0);
+    return sequence_->decode_seconds() + (drawing != nullptr ? drawing->decode_seconds() : 0.0);
 }
 
 std::size_t ModelDrafter::num_decoded() const {
     const DrawingDrafter * drawing = drawing_inner();
-    return own_->num_decoded() + (drawing != nullptr ? drawing->num_decoded() : 0);
+    return sequence_->num_decoded() + (drawing != nullptr ? drawing->num_decoded() : 0);
 }
 
 // The list begins anew with each generation: drafts then depend on this text alone, so a seed repeats them.
@@ -73,7 +73,7 @@ void ModelDrafter::begin(const Task & task) {
 
 // The tokens whose logits the next decode needs; null: all.
 const TokenList * ModelDrafter::listed() const {
-    return listed_ && own_->decoder().skipping() != Skipping::no ? &*listed_ : nullptr;
+    return listed_ && sequence_->decoder().skipping() != Skipping::no ? &*listed_ : nullptr;
 }
 
 // Where the window begins in a text of `size` tokens. It depends on the size alone, so that a seed repeats a text, and
@@ -102,7 +102,7 @@ void ModelDrafter::observe(const DecodedBatch & batch) {
         prompt_size_ = reading.size;
     }
     block_begin_ = block_size_ = 0;
-    own_->keep_common(text_);
+    sequence_->keep_common(text_);
     if (inner_) {
         inner_->observe(batch);
     }
@@ -119,15 +119,15 @@ void ModelDrafter::finish(const std::vector<int32_t> & history) {
         tokens_->count(written.data(), written.size());
     }
     prompt_size_ = 0;
-    if (!own_->decoder().is_open()) {
+    if (!sequence_->decoder().is_open()) {
         return;
     }
     try {
-        const Decoder::Use in_use(own_->decoder());
+        const Decoder::Use in_use(sequence_->decoder());
         std::vector<int32_t> text;
         read_text(history, std::min(begin_, size), text);
-        own_->keep(num_common(text, own_->tokens()));
-        own_->drop_plan();
+        sequence_->keep(num_common(text, sequence_->tokens()));
+        sequence_->drop_plan();
     } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
         // Another target uses the draft by now, and has set what its memory holds.
     }
@@ -135,7 +135,7 @@ void ModelDrafter::finish(const std::vector<int32_t> & history) {
 
 // The last drafted token is never decoded, so n drafted tokens need n - 1 cells.
 std::size_t ModelDrafter::room() const {
-    return own_->decoder().n_ctx() + 1 - std::min(own_->decoder().n_ctx() + 1, text_.size());
+    return sequence_->decoder().n_ctx() + 1 - std::min(sequence_->decoder().n_ctx() + 1, text_.size());
 }
 
 // Decodes the prompt except its last token, even if tokens follow it: a recurrent memory is copied there, because the
@@ -151,24 +151,24 @@ std::size_t ModelDrafter::catch_up_self() {
     const bool has_prompt = prompt_end > 0 && prompt_end <= text_.size();
     // A prompt that did not pay at first may be decoded once its answer has become long.
     const bool goes_on = !has_prompt || prompt_end + most_behind < text_.size();
-    const bool is_at_prompt = has_prompt && (!goes_on || own_->tokens().size() + 1 < prompt_end);
+    const bool is_at_prompt = has_prompt && (!goes_on || sequence_->tokens().size() + 1 < prompt_end);
     const auto end = text_.begin() + static_cast<std::ptrdiff_t>(is_at_prompt ? prompt_end : text_.size());
-    const PromptPart part = next_prompt_part(*decoding_, *own_, {text_.begin(), end});
+    const PromptPart part = next_prompt_part(*decoding_, *sequence_, {text_.begin(), end});
     if (part.count > 0) {
         decode(text_, part.count, part.count);
     }
     if (part.count < part.left) {
         return part.left - part.count;
     }
-    own_->drop_plan();  // what is decoded from here on may be removed, so no other text should wait for it
+    sequence_->drop_plan();  // what is decoded from here on may be removed, so no other text should wait for it
     if (part.count > 0 && is_at_prompt) {
-        own_->save_prompt();
+        sequence_->save_prompt();
     }
     return is_at_prompt && goes_on ? text_.size() - prompt_end : 0;
 }
 
 void ModelDrafter::probe() {
-    for (int i = 0; i < 2 && tokens_to_prefill(*own_, text_) > 1; ++i) {
+    for (int i = 0; i < 2 && tokens_to_prefill(*sequence_, text_) > 1; ++i) {
         decode(text_, 1, 0);
     }
 }
@@ -190,11 +190,11 @@ std::optional<DraftToken> ModelDrafter::draw_next(const DraftRequest & request, 
     if (!has_row(proposal)) {
         decode_block(request, proposal);
     }
-    float * logits = own_->logits(block_row_ + proposal.tokens.size() - block_begin_);
+    float * logits = sequence_->logits(block_row_ + proposal.tokens.size() - block_begin_);
     if (!keeps_ids()) {
         return draw_mapped(request, before, proposal, logits);
     }
-    std::size_t n = std::min(request.target.n_vocab(), own_->decoder().n_vocab());
+    std::size_t n = std::min(request.target.n_vocab(), sequence_->decoder().n_vocab());
     const TokenList * list = listed();
     if (list == nullptr) {
         return drawn_token(request, proposal, source(), before, logits, n, nullptr);
@@ -232,8 +232,7 @@ std::optional<DraftToken> ModelDrafter::draw_gathered(const DraftRequest & reque
 void ModelDrafter::read_text(const std::vector<int32_t> & tokens, std::size_t first, std::vector<int32_t> & out) const {
     const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(first);
     if (map_) {
-        std::transform(begin, tokens.end(), std::back_inserter(out),
-                       [this](int32_t token) { return own_token(token); });
+        std::transform(begin, tokens.end(), std::back_inserter(out), [this](int32_t token) { return draft_id(token); });
     } else {
         out.insert(out.end(), begin, tokens.end());
     }
@@ -245,7 +244,7 @@ std::size_t ModelDrafter::num_masks(const DraftRequest & request, std::size_t dr
         return 0;
     }
     const std::size_t most = request.paced ? paced_block : request.gamma;
-    return std::min({most, request.gamma - drafted, own_->decoder().n_batch()}) - 1;
+    return std::min({most, request.gamma - drafted, sequence_->decoder().n_batch()}) - 1;
 }
 
 // Whether the last decode left the row that the next token is drawn from.
@@ -256,7 +255,7 @@ bool ModelDrafter::has_row(const Proposal & proposal) const {
     }
     // After a token that differs from its guess, the rows belong to another text.
     std::size_t i = takes_back_ ? 0 : drafted;
-    while (i < drafted && own_token(proposal.tokens[i]) == sequence_[text_.size() + i]) {
+    while (i < drafted && draft_id(proposal.tokens[i]) == drafted_text_[text_.size() + i]) {
         ++i;
     }
     return i == drafted;
@@ -299,7 +298,7 @@ std::vector<DraftToken> ModelDrafter::drawn_guesses(const DraftRequest & request
 std::vector<int32_t> ModelDrafter::guesses(const DraftRequest & request, const Proposal & proposal, std::size_t count) {
     guessed_.clear();
     const std::size_t most =
-        std::min(request.gamma - proposal.tokens.size(), own_->decoder().n_batch() - count + 1) - 1;
+        std::min(request.gamma - proposal.tokens.size(), sequence_->decoder().n_batch() - count + 1) - 1;
     if (inner_ && most > 0) {
         const std::size_t wanted = std::min(most, most_guessed);
         guessed_ = drawing_inner() != nullptr ? drawn_guesses(request, proposal, count, wanted)
@@ -322,7 +321,7 @@ std::vector<int32_t> ModelDrafter::guesses(const DraftRequest & request, const P
     }
     std::vector<int32_t> tokens(guessed_.size());
     std::transform(guessed_.begin(), guessed_.end(), tokens.begin(),
-                   [this](const DraftToken & guess) { return own_token(guess.token); });
+                   [this](const DraftToken & guess) { return draft_id(guess.token); });
     return tokens;
 }
 
@@ -335,19 +334,19 @@ void ModelDrafter::judge_guess(std::size_t place, int32_t token) {
 
 void ModelDrafter::decode_block(const DraftRequest & request, const Proposal & proposal) {
     const std::size_t drafted = proposal.tokens.size();
-    sequence_ = text_;
-    read_drafted(proposal.tokens, sequence_);
+    drafted_text_ = text_;
+    read_drafted(proposal.tokens, drafted_text_);
     if (takes_back_) {  // wrong guesses may be in the memory
-        own_->keep(std::min(num_common(sequence_, own_->tokens()), sequence_.size() - 1));
+        sequence_->keep(std::min(num_common(drafted_text_, sequence_->tokens()), drafted_text_.size() - 1));
     }
     if (drafted > 0 && drafted <= most_saved) {
         save();
     }
     const std::size_t masks = num_masks(request, drafted);
-    std::size_t count = sequence_.size() - own_->tokens().size();
-    while (count + masks > own_->decoder().n_batch()) {
-        const std::size_t part = std::min(decoding_->chunk(own_->decoder()), count - 1);
-        decode(sequence_, part, part);
+    std::size_t count = drafted_text_.size() - sequence_->tokens().size();
+    while (count + masks > sequence_->decoder().n_batch()) {
+        const std::size_t part = std::min(decoding_->chunk(sequence_->decoder()), count - 1);
+        decode(drafted_text_, part, part);
         count -= part;
         if (request.poll) {
             request.poll();
@@ -356,28 +355,28 @@ void ModelDrafter::decode_block(const DraftRequest & request, const Proposal & p
     // The first decode of a round has the tokens that the last round added (two after a round without a rejection). The
     // later ones have one token each. Guesses or masks follow.
     const std::vector<int32_t> guessed = guesses(request, proposal, count);
-    sequence_.insert(sequence_.end(), guessed.begin(), guessed.end());
-    sequence_.insert(sequence_.end(), masks, mask_.value_or(0));
-    decode(sequence_, count + guessed.size() + masks, count - 1);
+    drafted_text_.insert(drafted_text_.end(), guessed.begin(), guessed.end());
+    drafted_text_.insert(drafted_text_.end(), masks, mask_.value_or(0));
+    decode(drafted_text_, count + guessed.size() + masks, count - 1);
     block_row_ = count - 1;
     block_begin_ = drafted;
     block_size_ = guessed.size() + masks + 1;
-    own_->keep(sequence_.size() - masks);  // entries after masks differ from entries after the real tokens
+    sequence_->keep(drafted_text_.size() - masks);  // entries after masks differ from entries after the real tokens
 }
 
 // Called before drafted tokens are decoded, so that a rollback need not decode the accepted ones again.
 void ModelDrafter::save() {
-    const double before = own_->decode_seconds();
-    own_->save(most_saved);
-    saving_seconds_ += own_->decode_seconds() - before;
+    const double before = sequence_->decode_seconds();
+    sequence_->save(most_saved);
+    saving_seconds_ += sequence_->decode_seconds() - before;
 }
 
 // Decodes the next `count` tokens of a text.
 void ModelDrafter::decode(const std::vector<int32_t> & text, std::size_t count, std::size_t first_output) {
-    const double before = own_->decode_seconds();
-    decoding_->decode({{text.data() + own_->tokens().size(), count, first_output, listed()}, own_.get()});
-    if (costs_ != nullptr && own_->decoder().was_warm()) {
-        costs_->observe(count, own_->decode_seconds() - before + saving_seconds_);
+    const double before = sequence_->decode_seconds();
+    decoding_->decode({{text.data() + sequence_->tokens().size(), count, first_output, listed()}, sequence_.get()});
+    if (costs_ != nullptr && sequence_->decoder().was_warm()) {
+        costs_->observe(count, sequence_->decode_seconds() - before + saving_seconds_);
     }
     saving_seconds_ = 0.0;
 }

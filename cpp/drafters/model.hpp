@@ -46,8 +46,8 @@ public:
     std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
                                    const Proposal & proposal) override;
     std::size_t room() const override;
-    std::size_t missing() const override { return text_.size() - own_->tokens().size(); }
-    std::size_t n_batch() const override { return own_->decoder().n_batch(); }
+    std::size_t missing() const override { return text_.size() - sequence_->tokens().size(); }
+    std::size_t n_batch() const override { return sequence_->decoder().n_batch(); }
     std::size_t block() const override;
     std::size_t catch_up() override;
     // Decodes two tokens, because the first decode of a process is slow.
@@ -87,7 +87,7 @@ private:
                                           const float * logits);
     std::optional<DraftToken> draw_gathered(const DraftRequest & request, std::size_t before, const Proposal & proposal,
                                             const TokenList * list);
-    int32_t own_token(int32_t token) const { return map_ ? map_->read(token) : token; }
+    int32_t draft_id(int32_t token) const { return map_ ? map_->read(token) : token; }
     bool has_row(const Proposal & proposal) const;
     DrawingDrafter * drawing_inner() const { return inner_ ? inner_->drawing() : nullptr; }
     std::size_t catch_up_self();
@@ -99,7 +99,7 @@ private:
     void save();
     void decode(const std::vector<int32_t> & text, std::size_t count, std::size_t first_output);
 
-    std::shared_ptr<Sequence> own_;
+    std::shared_ptr<Sequence> sequence_;
     Decoding * decoding_ = nullptr;  // of this generation
     CostModel * costs_ = nullptr;
     std::size_t window_ = 0;
@@ -119,11 +119,11 @@ private:
     // Whether the tokens drafted before a draw may differ from those before the last draw, because they were guesses.
     bool takes_back_;
     // The rows of this round's last decode that tokens can be drawn from.
-    std::size_t block_begin_ = 0;    // how many drafted tokens come before the first row
-    std::size_t block_size_ = 0;     // number of rows
-    std::size_t block_row_ = 0;      // index of the first row
-    double saving_seconds_ = 0.0;    // of copies for the next decode; counted as part of its cost
-    std::vector<int32_t> sequence_;  // text_, the tokens drafted so far, then the guesses
+    std::size_t block_begin_ = 0;        // how many drafted tokens come before the first row
+    std::size_t block_size_ = 0;         // number of rows
+    std::size_t block_row_ = 0;          // index of the first row
+    double saving_seconds_ = 0.0;        // of copies for the next decode; counted as part of its cost
+    std::vector<int32_t> drafted_text_;  // text_, the tokens drafted so far, then the guesses
 };
 
 }  // namespace specllama

@@ -10,8 +10,8 @@ namespace specllama {
 ReadingHead::ReadingHead(Source source, std::shared_ptr<Sequence> sequence, std::size_t window, std::size_t most,
                          std::size_t behind)
     : DrawingDrafter(source),
-      own_(std::move(sequence)),
-      kept_(own_->decoder().n_features()),
+      sequence_(std::move(sequence)),
+      kept_(sequence_->decoder().n_features()),
       window_(window > 0 ? std::min(window, most) : most),
       behind_(behind) {}
 
@@ -24,7 +24,7 @@ void ReadingHead::observe(const DecodedBatch & batch) {
     take_text(batch.history);
     // The text changes after `unchanged` tokens. Its last token is decoded when a draft begins.
     std::size_t held = std::min({num_true(), batch.unchanged - std::min(batch.unchanged, begin_ + behind_),
-                                 num_common(text_, own_->tokens()), text_.empty() ? 0 : text_.size() - 1});
+                                 num_common(text_, sequence_->tokens()), text_.empty() ? 0 : text_.size() - 1});
     if (held == 0 || kept_.first() > begin_ + held) {
         begin_ = kept_.first();
         held = 0;
@@ -34,7 +34,7 @@ void ReadingHead::observe(const DecodedBatch & batch) {
         held = 0;
     }
     take_text(batch.history);
-    own_->keep(held);
+    sequence_->keep(held);
 }
 
 void ReadingHead::take_text(const std::vector<int32_t> & history) {
@@ -43,12 +43,12 @@ void ReadingHead::take_text(const std::vector<int32_t> & history) {
 }
 
 void ReadingHead::finish(const std::vector<int32_t> &) {
-    if (!own_->decoder().is_open()) {
+    if (!sequence_->decoder().is_open()) {
         return;
     }
     try {
-        const Decoder::Use in_use(own_->decoder());
-        own_->keep(num_true());
+        const Decoder::Use in_use(sequence_->decoder());
+        sequence_->keep(num_true());
     } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
         // Another target uses the head by now, and has set what its memory holds.
     }
@@ -57,7 +57,7 @@ void ReadingHead::finish(const std::vector<int32_t> &) {
 std::size_t ReadingHead::catch_up() {
     const std::size_t ready = std::min(text_.empty() ? 0 : text_.size() - 1, num_ready());
     const std::size_t left = ready - std::min(ready, num_held());
-    const std::size_t count = std::min(left, decoding_->chunk(own_->decoder()));
+    const std::size_t count = std::min(left, decoding_->chunk(sequence_->decoder()));
     if (count > 0) {
         read(count);
     }
@@ -65,13 +65,13 @@ std::size_t ReadingHead::catch_up() {
 }
 
 double ReadingHead::decode(const Sequence::Addition & addition) {
-    const double before = own_->decode_seconds();
+    const double before = sequence_->decode_seconds();
     decoding_->decode(addition);
-    return own_->decode_seconds() - before;
+    return sequence_->decode_seconds() - before;
 }
 
 void ReadingHead::report(std::size_t count, double seconds) const {
-    if (costs_ != nullptr && own_->decoder().was_warm()) {
+    if (costs_ != nullptr && sequence_->decoder().was_warm()) {
         costs_->observe(count, seconds);
     }
 }

@@ -20,15 +20,15 @@ public:
     void begin(const Task & task) override { decoding_ = &task.decoding; }
     void observe(const DecodedBatch & batch) override;
     void finish(const std::vector<int32_t> & history) override;
-    std::size_t state_size() const override { return own_->decoder().n_features(); }
-    std::vector<Sequence *> sequences() const override { return {own_.get()}; }
+    std::size_t state_size() const override { return sequence_->decoder().n_features(); }
+    std::vector<Sequence *> sequences() const override { return {sequence_.get()}; }
 
     std::size_t missing() const override { return text_.size() - std::min(text_.size(), num_held()); }
-    std::size_t n_batch() const override { return own_->decoder().n_batch(); }
+    std::size_t n_batch() const override { return sequence_->decoder().n_batch(); }
     std::size_t catch_up() override;
     void report_to(CostModel * costs) override { costs_ = costs; }
-    double decode_seconds() const override { return own_->decode_seconds(); }
-    std::size_t num_decoded() const override { return own_->num_decoded(); }
+    double decode_seconds() const override { return sequence_->decode_seconds(); }
+    std::size_t num_decoded() const override { return sequence_->num_decoded(); }
 
 protected:
     // window: the most tokens of the text that the memory holds; 0: `most`. behind: each entry is made from a state and
@@ -41,11 +41,11 @@ protected:
     // How many tokens of the memory were read with the target's states.
     virtual std::size_t num_true() const { return num_held(); }
 
-    Sequence & own() const { return *own_; }
+    Sequence & sequence() const { return *sequence_; }
     std::size_t size() const { return size_; }  // of the whole text
     // The text that the memory is to hold.
     const std::vector<int32_t> & text() const { return text_; }
-    std::size_t num_held() const { return own_->tokens().size(); }
+    std::size_t num_held() const { return sequence_->tokens().size(); }
     // The target's states for text()[place] and later tokens.
     const float * states_at(std::size_t place) const { return kept_.at(begin_ + place); }
     // How many tokens of the text have such states.
@@ -60,7 +60,7 @@ protected:
 private:
     void take_text(const std::vector<int32_t> & history);
 
-    std::shared_ptr<Sequence> own_;
+    std::shared_ptr<Sequence> sequence_;
     KeptStates kept_;
     std::size_t window_;
     std::size_t behind_;

@@ -45,8 +45,8 @@ KernelBufferType::KernelBufferType(const std::unordered_map<std::string, std::ui
       set_(set),
       buffers_(api_, insides_, this) {}
 
-void KernelBufferType::offer(std::uintptr_t own, std::uintptr_t offered) {
-    specllama::offer(insides_, {registry_, own, offered}, type());
+void KernelBufferType::offer(std::uintptr_t used, std::uintptr_t offered) {
+    specllama::offer(insides_, {registry_, used, offered}, type());
 }
 
 void KernelBufferType::take_weights(bool take) { taking = take; }

@@ -31,8 +31,8 @@ public:
 
     // Offers this buffer type to all models that are loaded from now on, before the other types of the CPU backend.
     //
-    // own, offered: the addresses in BufferTypeLists.
-    void offer(std::uintptr_t own, std::uintptr_t offered);
+    // used, offered: the addresses in BufferTypeLists.
+    void offer(std::uintptr_t used, std::uintptr_t offered);
 
     // Sets whether models that this thread loads from now on use this buffer type. At first they do not, and llama.cpp
     // loads them as before.

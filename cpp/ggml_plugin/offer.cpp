@@ -117,9 +117,9 @@ void * find(void * registry, const char * name) {
 }  // namespace
 
 void offer(const ggml::Insides & insides, const BufferTypeLists & lists, ggml::BufferType * type) {
-    auto & own = reinterpret_cast<Types & (*)()>(lists.own)();
-    hear_of(own, insides.buffer_type.context());
-    append(own, type);
+    auto & used = reinterpret_cast<Types & (*)()>(lists.used)();
+    hear_of(used, insides.buffer_type.context());
+    append(used, type);
     first = type;
     offered_before = reinterpret_cast<decltype(offered_before)>(lists.offered);
     void ** function = reinterpret_cast<void **>(lists.registry) + insides.find_function;

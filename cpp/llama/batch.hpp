@@ -17,7 +17,7 @@ inline bool is_embedding(int32_t id) { return id <= first_embedding; }
 // A row of a batch that is not part of the text: a token that might come later, and which rows it sees. A branch sees
 // the text up to its last token that is not a draft (the first token whose logits are wanted), and earlier rows of the
 // branch. The memory holds such rows and branches only while the batch is decoded.
-struct BesideRow {
+struct BranchRow {
     int32_t token = 0;
     std::size_t ahead = 0;         // positions after the text's last token, from 1
     std::size_t branch = 0;        // the first branch that the row belongs to, from 0
@@ -41,9 +41,9 @@ struct BatchPart {
     bool keeps_states = false;  // copy_states() will be called
     // For a head with a noise block: in place of this many first tokens, the head reads their features [num_injected].
     std::size_t num_injected = 0;
-    // Rows beside the text, if this is the only part of the batch. They follow the part's rows. Branch i has the seq_id
-    // `sequence` + 1 + i.
-    const std::vector<BesideRow> * beside = nullptr;
+    // Used only if this is the only part of the batch. They follow the part's rows. The tokens of branch i have the
+    // seq_id of the part + 1 + i.
+    const std::vector<BranchRow> * branch_rows = nullptr;
     // With several MTP layers: which one computes the batch, from 0, or all_layers. Equal in all parts of a batch.
     int32_t layer = 0;
     int32_t seq_id = 0;

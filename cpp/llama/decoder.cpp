@@ -25,19 +25,21 @@ llama_context * not_null(llama_context * context) {
     return context;
 }
 
-std::size_t num_beside(const BatchPart & part) { return part.beside == nullptr ? 0 : part.beside->size(); }
+std::size_t num_branch_rows(const BatchPart & part) {
+    return part.branch_rows == nullptr ? 0 : part.branch_rows->size();
+}
 
 std::size_t num_tokens(const BatchPart * parts, std::size_t num_parts) {
     std::size_t count = 0;
     for (std::size_t i = 0; i < num_parts; ++i) {
-        count += parts[i].count + num_beside(parts[i]);
+        count += parts[i].count + num_branch_rows(parts[i]);
     }
     return count;
 }
 
 std::size_t num_branches(const BatchPart & part) {
     std::size_t count = 0;
-    for (const BesideRow & row : *part.beside) {
+    for (const BranchRow & row : *part.branch_rows) {
         count = std::max(count, row.branch + row.num_branches);
     }
     return count;
@@ -233,19 +235,19 @@ void Decoder::lay_out(const BatchPart * parts, std::size_t num_parts) {
         }
     }
     sequence_counts_.assign(tokens_.size(), 1);
-    if (num_beside(parts[0]) > 0) {
-        lay_out_beside(parts[0]);
+    if (num_branch_rows(parts[0]) > 0) {
+        lay_out_branches(parts[0]);
     }
 }
 
 // A token sees the memory's cells that belong to its first seq_id. Its own cell belongs to all its seq_ids.
-void Decoder::lay_out_beside(const BatchPart & part) {
+void Decoder::lay_out_branches(const BatchPart & part) {
     branch_ids_.resize(1 + num_branches(part));
     std::iota(branch_ids_.begin(), branch_ids_.end(), part.seq_id);
     const std::size_t last = part.first_output;
     sequence_pointers_[last] = branch_ids_.data();
     sequence_counts_[last] = static_cast<int32_t>(branch_ids_.size());
-    for (const BesideRow & row : *part.beside) {
+    for (const BranchRow & row : *part.branch_rows) {
         tokens_.push_back(row.token);
         positions_.push_back(static_cast<int32_t>(part.position + last + row.ahead));
         outputs_.push_back(row.wanted ? 1 : 0);
@@ -323,7 +325,7 @@ int32_t Decoder::decode_laid_out(const llama_batch & batch, const BatchPart * pa
     if (num_layers() > 1) {
         return decode_in_layers(batch, parts, num_parts);
     }
-    return num_beside(parts[0]) > 0 ? decode_in_branches(batch, parts[0]) : decode_without_embeddings(batch);
+    return num_branch_rows(parts[0]) > 0 ? decode_in_branches(batch, parts[0]) : decode_without_embeddings(batch);
 }
 
 int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {

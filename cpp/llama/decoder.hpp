@@ -165,7 +165,7 @@ private:
     Rollback way_back() const;
     bool window_is_whole(int32_t sequence, std::size_t count) const;
     void lay_out(const BatchPart * parts, std::size_t num_parts);
-    void lay_out_beside(const BatchPart & part);
+    void lay_out_branches(const BatchPart & part);
     int32_t decode_without_embeddings(const llama_batch & batch);
     int32_t decode_in_branches(const llama_batch & batch, const BatchPart & part);
     int32_t decode_in_layers(const llama_batch & batch, const BatchPart * parts, std::size_t num_parts);

@@ -218,7 +218,7 @@ void Sequence::added(const Addition & addition, std::size_t first_row, double se
     number_cells();
     num_forgettable_ = std::min(decoder_->num_snapshots(), addition.count - 1);
     first_row_ = first_row;
-    num_decoded_ += addition.count + (addition.beside == nullptr ? 0 : addition.beside->size());
+    num_decoded_ += addition.count + (addition.branch_rows == nullptr ? 0 : addition.branch_rows->size());
     decode_seconds_ += seconds;
 }
 

@@ -97,8 +97,8 @@ public:
         decode_seconds_ = effort.decode_seconds;
     }
 
-    // The logits [n_vocab] of token number i of the last addition. The decoder's last batch must have held it. Rows
-    // beside the text have the numbers after the tokens. Valid until the next batch.
+    // The logits [n_vocab] of token number i of the last addition. The decoder's last batch must have held it.
+    // Branch rows have the numbers after the tokens. Valid until the next batch.
     float * logits(std::size_t i) { return decoder_->logits(first_row_ + i); }
     // The hidden states of tokens of the last addition: see Decoder::copy_states.
     void copy_states(std::size_t first, std::size_t count, std::vector<float> & out) const {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t always_fits = 256;                    // characters: their recursion takes 80 KiB of stack
 constexpr std::size_t short_text = 4096;                    // bytes: as one match they fit on the stack of most threads
-constexpr std::size_t besides = std::size_t{1} << 20;       // bytes of stack for all but the match
+constexpr std::size_t reserve = std::size_t{1} << 20;       // bytes of stack for all but the match
 constexpr std::size_t most_stack = std::size_t{512} << 20;  // bytes; what is not used takes address space only
 constexpr std::size_t probe_stack = std::size_t{16} << 20;  // bytes
 constexpr std::size_t probe_size = 1000;                    // characters
@@ -139,7 +139,7 @@ std::vector<int32_t> Tokenizer::tokens(const std::string & text, bool add_bos, b
     }
     const std::size_t bytes = depth().bytes;
     const std::size_t match = stack / bytes;
-    const std::size_t most = (most_stack - besides) / (margin * bytes);
+    const std::size_t most = (most_stack - reserve) / (margin * bytes);
     if (match > most) {
         throw std::invalid_argument("the text has " + std::to_string(match) +
                                     " characters at a stretch without a place where this model's tokenizer cuts it, "
@@ -149,7 +149,7 @@ std::vector<int32_t> Tokenizer::tokens(const std::string & text, bool add_bos, b
     }
     std::vector<int32_t> found;
     try {
-        on_stack(besides + margin * stack, false, [&] { found = direct(text, add_bos, special); });
+        on_stack(reserve + margin * stack, false, [&] { found = direct(text, add_bos, special); });
     } catch (const std::bad_alloc &) {
         throw std::invalid_argument("the system has no memory to tokenize a text with " + std::to_string(match) +
                                     " characters at a stretch: shorten it, or give it in parts");

@@ -231,19 +231,19 @@ void Drafting::propose(const DraftRequest & request, Proposal & out) {
     }
 }
 
-std::vector<BesideRow> Drafting::beside(std::size_t most) {
+std::vector<BranchRow> Drafting::branch_rows(std::size_t most) {
     for (const auto & drafter : drafters_) {
-        std::vector<BesideRow> rows = drafter->beside(most);
+        std::vector<BranchRow> rows = drafter->branch_rows(most);
         if (!rows.empty()) {
-            beside_ = drafter.get();
+            branching_ = drafter.get();
             return rows;
         }
     }
     return {};
 }
 
-void Drafting::read_beside(const std::vector<const float *> & logits, std::size_t n_vocab) {
-    beside_->read_beside(logits, n_vocab);
+void Drafting::read_branch_rows(const std::vector<const float *> & logits, std::size_t n_vocab) {
+    branching_->read_branch_rows(logits, n_vocab);
 }
 
 // The tokens that must come next; empty if the next token is open.

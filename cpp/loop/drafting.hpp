@@ -62,9 +62,9 @@ public:
     // offered. It may stop early, and it always stops after a token that ends a text.
     void propose(const DraftRequest & request, Proposal & out);
 
-    // Each calls the drafters' function of its name. In a round, only the first drafter that asks for rows gets them.
-    std::vector<BesideRow> beside(std::size_t most);
-    void read_beside(const std::vector<const float *> & logits, std::size_t n_vocab);
+    // Each calls the drafters' function of its name. In a round, only the first drafter that has branch rows gets them.
+    std::vector<BranchRow> branch_rows(std::size_t most);
+    void read_branch_rows(const std::vector<const float *> & logits, std::size_t n_vocab);
 
     // Learns from how a round went. To be called after every round, with a proposal or without.
     void learn(const Outcome & outcome);
@@ -93,7 +93,7 @@ private:
     std::vector<std::shared_ptr<Drafter>> drafters_;
     std::vector<DrawingDrafter *> drawers_;  // those of drafters_ that draw
     DrawingDrafter * drawer_ = nullptr;      // the one that draws in this round
-    Drafter * beside_ = nullptr;             // the one that has rows beside the text in this round
+    Drafter * branching_ = nullptr;          // the one that has branch rows in this round
     bool can_be_paced_ = true;
     Pace pace_;
     std::optional<Task> task_;

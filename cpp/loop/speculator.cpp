@@ -179,7 +179,7 @@ void Speculator::draft(std::size_t max_tokens) {
     carries_ = target_.carries();
     num_of_prompt_ = target_.num_left_of_prompt();
     propose(choose_gamma(max_tokens));
-    ask_beside();
+    ask_branch_rows();
     const auto & drafted = proposal_.tokens;
     sequence_ = history_;
     sequence_.insert(sequence_.end(), drafted.begin(), drafted.end());
@@ -189,8 +189,8 @@ void Speculator::draft(std::size_t max_tokens) {
 
 void Speculator::decode() {
     const bool is_prompt = target_.num_left_of_prompt() > 0;
-    const double seconds = target_.decode(history_, proposal_.tokens, beside_, copies_rows());
-    read_beside();
+    const double seconds = target_.decode(history_, proposal_.tokens, branch_rows_, copies_rows());
+    read_branch_rows();
     (is_prompt ? counters_.prompt_seconds : counters_.verify_seconds) += seconds;
     counters_.num_first_tokens += is_prompt ? 1 : 0;
 }
@@ -199,7 +199,7 @@ void Speculator::forget_round() {
     target_.forget_rows();
     round_ = Round();
     proposal_ = {};
-    beside_.clear();
+    branch_rows_.clear();
 }
 
 // Ends a round whose remaining drafted tokens will not be used.
@@ -314,29 +314,29 @@ void Speculator::propose(std::size_t gamma) {
     counters_.sample_seconds += now_seconds() - start - decode;
 }
 
-void Speculator::ask_beside() {
+void Speculator::ask_branch_rows() {
     if (!proposed_ || !drafts()) {
         return;
     }
     try {
-        beside_ = drafting_->beside(target_.room_beside(history_, proposal_.tokens.size()));
+        branch_rows_ = drafting_->branch_rows(target_.room_for_branches(history_, proposal_.tokens.size()));
     } catch (const std::exception & error) {
         stop_drafting(error.what());
     }
 }
 
-void Speculator::read_beside() {
+void Speculator::read_branch_rows() {
     const Stopwatch stopwatch(counters_.sample_seconds);
-    if (beside_.empty()) {
+    if (branch_rows_.empty()) {
         return;
     }
     std::vector<const float *> logits;
-    for (std::size_t i = 0; i < beside_.size(); ++i) {
-        if (beside_[i].wanted) {
-            logits.push_back(target_.beside(i));
+    for (std::size_t i = 0; i < branch_rows_.size(); ++i) {
+        if (branch_rows_[i].wanted) {
+            logits.push_back(target_.branch_logits(i));
         }
     }
-    drafting_->read_beside(logits, n_vocab());
+    drafting_->read_branch_rows(logits, n_vocab());
 }
 
 void Speculator::verify() {

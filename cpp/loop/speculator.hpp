@@ -103,8 +103,8 @@ private:
     std::shared_ptr<void> visit();
     std::size_t choose_gamma(std::size_t max_tokens) const;
     void propose(std::size_t gamma);
-    void ask_beside();
-    void read_beside();
+    void ask_branch_rows();
+    void read_branch_rows();
     void settle();
     void forget_round();
     void abandon_round();
@@ -143,11 +143,11 @@ private:
     std::size_t num_observed_ = 0;  // length of the prefix of history that the drafters have seen
 
     Proposal proposal_;
-    std::vector<BesideRow> beside_;  // rows that a drafter has the target decode beside the text
-    std::vector<int32_t> sequence_;  // history, d_1..d_gamma
-    bool proposed_ = false;          // a drafter was asked in this round
-    bool carries_ = false;           // this round also decodes what the last rejection or the prompt has left
-    std::size_t num_of_prompt_ = 0;  // tokens that this round decodes of the prompt
+    std::vector<BranchRow> branch_rows_;  // that a drafter has the target decode in this round
+    std::vector<int32_t> sequence_;       // history, d_1..d_gamma
+    bool proposed_ = false;               // a drafter was asked in this round
+    bool carries_ = false;                // this round also decodes what the last rejection or the prompt has left
+    std::size_t num_of_prompt_ = 0;       // tokens that this round decodes of the prompt
     double draft_before_ = 0.0;
     double verify_before_ = 0.0;
     Round round_;

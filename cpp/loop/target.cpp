@@ -58,14 +58,14 @@ void Target::settle(const std::vector<int32_t> & history) {
 }
 
 // The context has no row after its last position.
-std::size_t Target::room_beside(const std::vector<int32_t> & history, std::size_t num_drafted) const {
+std::size_t Target::room_for_branches(const std::vector<int32_t> & history, std::size_t num_drafted) const {
     const std::size_t used = history.size() + num_drafted;
     const std::size_t of_context = decoder().n_ctx() - std::min(decoder().n_ctx(), used);
     return carries() || decoder().is_shared() ? 0 : std::min(of_context, decoder().n_batch() - 1 - num_drafted);
 }
 
 double Target::decode(const std::vector<int32_t> & history, const std::vector<int32_t> & draft,
-                      const std::vector<BesideRow> & beside, bool copies) {
+                      const std::vector<BranchRow> & branch_rows, bool copies) {
     const double before = sequence_->decode_seconds();
     if (tokens_to_prefill(*sequence_, history) > num_carried_) {  // a recurrent memory could not be restored
         settle(history);
@@ -83,7 +83,7 @@ double Target::decode(const std::vector<int32_t> & history, const std::vector<in
     }
     Sequence::Addition batch{{tokens_.data(), tokens_.size(), first_row_}, sequence_.get()};
     batch.keeps_states = keeps_states_;
-    batch.beside = &beside;
+    batch.branch_rows = &branch_rows;
     decoding_.decode(batch);
     const std::size_t first_new = leaves_prompt_ ? 0 : first_row_;
     copy_states(first_new, tokens_.size() - first_new, decoder().gives_of_wanted() ? first_row_ - first_new : 0);

@@ -35,16 +35,16 @@ public:
     // Brings the memory in step with the history after a rewind, an extension, or a failure.
     void settle(const std::vector<int32_t> & history);
 
-    // Decodes [carried tokens, pending, d_1, .., d_gamma] with logits from pending on, then the rows that a drafter
-    // wants beside the text. `copies`: keeps a copy of the rows, because they may be read after another text has
+    // Decodes [carried tokens, pending, d_1, .., d_gamma] with logits from pending on, then a drafter's branch
+    // rows. `copies`: keeps a copy of the rows, because they may be read after another text has
     // decoded. Returns the seconds.
     double decode(const std::vector<int32_t> & history, const std::vector<int32_t> & draft,
-                  const std::vector<BesideRow> & beside, bool copies);
+                  const std::vector<BranchRow> & branch_rows, bool copies);
 
-    // How many rows beside the text fit into the next batch; none where other texts decode in it.
-    std::size_t room_beside(const std::vector<int32_t> & history, std::size_t num_drafted) const;
-    // The logits [n_vocab] of row i beside the text in the last decode.
-    const float * beside(std::size_t i) { return sequence_->logits(tokens_.size() + i); }
+    // How many branch rows fit into the next batch; none where other texts decode in it.
+    std::size_t room_for_branches(const std::vector<int32_t> & history, std::size_t num_drafted) const;
+    // The logits [n_vocab] of branch row i in the last decode.
+    const float * branch_logits(std::size_t i) { return sequence_->logits(tokens_.size() + i); }
 
     // The hidden states [count][state_size] of the tokens that the last prefill() or decode() decoded, except tokens
     // that were carried after a rejection. Null if hidden states are not kept.

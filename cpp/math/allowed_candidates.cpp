@@ -95,11 +95,11 @@ bool settled(const SamplerParams & params, const std::vector<Candidate> & allowe
     if (params.top_p >= 1.0F) {
         return by_min_p != all;
     }
-    const auto most_beside = [&](double unseen) { return std::min(by_min_p, left_by_top_p(params, allowed, unseen)); };
-    const std::size_t most = most_beside(0.0);
+    const auto most_left = [&](double unseen) { return std::min(by_min_p, left_by_top_p(params, allowed, unseen)); };
+    const std::size_t most = most_left(0.0);
     const float top = allowed.front().logit;
-    return most != all && (most == most_beside(untested.weight(more, top)) ||
-                           most == most_beside(std::min(untested.weight(more, top), untested.weight_of_all(top))));
+    return most != all && (most == most_left(untested.weight(more, top)) ||
+                           most == most_left(std::min(untested.weight(more, top), untested.weight_of_all(top))));
 }
 
 std::size_t number_wanted(const SamplerParams & params, std::size_t n) {

@@ -28,7 +28,7 @@ public:
     // of it; else nothing.
     struct Forced {
         int32_t token;
-        bool alone;  // no other token may come next; if false, there are other tokens that begin the same text
+        bool is_unique;  // no other token may come next; if false, there are other tokens that begin the same text
     };
     virtual std::optional<Forced> forced(const int32_t *, std::size_t) { return std::nullopt; }
 };

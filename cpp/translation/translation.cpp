@@ -176,7 +176,7 @@ int32_t Translation::special(int32_t token) const {
                : specials_[static_cast<std::size_t>(token)];
 }
 
-void Translation::read_alone(int32_t token, std::vector<int32_t> & out) const {
+void Translation::read_token(int32_t token, std::vector<int32_t> & out) const {
     const int32_t known =
         token < 0 || static_cast<std::size_t>(token) >= read_.size() ? nothing : read_[static_cast<std::size_t>(token)];
     if (known >= 0) {
@@ -253,12 +253,12 @@ bool Translation::tokenize_run(const std::string & text, bool as_beginning, std:
     return true;
 }
 
-const std::vector<int32_t> & Retold::read(const std::vector<int32_t> & text) {
+const std::vector<int32_t> & TranslatedText::read(const std::vector<int32_t> & text) {
     const auto differs = std::mismatch(text_.begin(), text_.end(), text.begin(), text.end()).first;
     const auto same = static_cast<std::size_t>(differs - text_.begin());
-    if (same == text_.size() && same == text.size() && !own_.empty()) {
-        num_unchanged_ = own_.size();
-        return own_;
+    if (same == text_.size() && same == text.size() && !draft_tokens_.empty()) {
+        num_unchanged_ = draft_tokens_.size();
+        return draft_tokens_;
     }
     // A part that begins at the first token that changed might not begin there now.
     while (!parts_.empty() && parts_.back().first > 0 && parts_.back().first >= same) {
@@ -268,11 +268,11 @@ const std::vector<int32_t> & Retold::read(const std::vector<int32_t> & text) {
     if (!parts_.empty()) {
         parts_.pop_back();
     }
-    own_.resize(std::min(own_.size(), from.own_first));
-    num_unchanged_ = own_.size();
+    draft_tokens_.resize(std::min(draft_tokens_.size(), from.first_of_draft));
+    num_unchanged_ = draft_tokens_.size();
     text_.resize(std::min(text_.size(), from.first));
     if (from.first == 0 && translation_.opening() >= 0) {
-        own_.assign(1, translation_.opening());
+        draft_tokens_.assign(1, translation_.opening());
     }
     begin_part(from.first);
     for (std::size_t i = from.first; i < text.size(); ++i) {
@@ -281,7 +281,7 @@ const std::vector<int32_t> & Retold::read(const std::vector<int32_t> & text) {
             end_part();
             const int32_t special = translation_.special(text[i]);
             if (special >= 0 && !(i == 0 && special == translation_.opening())) {
-                own_.push_back(special);
+                draft_tokens_.push_back(special);
             }
             begin_part(i + 1);
         } else {
@@ -294,27 +294,28 @@ const std::vector<int32_t> & Retold::read(const std::vector<int32_t> & text) {
     }
     end_part();
     text_ = text;
-    if (own_.empty()) {
-        own_.push_back(std::max(translation_.opening(), 0));  // there is nothing else to decode
+    if (draft_tokens_.empty()) {
+        draft_tokens_.push_back(std::max(translation_.opening(), 0));  // there is nothing else to decode
     }
-    return own_;
+    return draft_tokens_;
 }
 
-void Retold::begin_part(std::size_t first) {
+void TranslatedText::begin_part(std::size_t first) {
     open_.clear();
-    parts_.push_back({first, first == 0 ? 0 : own_.size()});
+    parts_.push_back({first, first == 0 ? 0 : draft_tokens_.size()});
 }
 
-void Retold::end_part() {
+void TranslatedText::end_part() {
     if (open_.empty()) {
         return;
     }
-    const bool is_beginning = own_.empty() || (own_.size() == 1 && own_[0] == translation_.opening());
+    const bool is_beginning =
+        draft_tokens_.empty() || (draft_tokens_.size() == 1 && draft_tokens_[0] == translation_.opening());
     std::string_view written = open_;
     if (is_beginning && written.size() > 1 && translation_.target_adds_space() && written[0] == ' ') {
         written.remove_prefix(1);
     }
-    translation_.tokenize(written, is_beginning, own_);
+    translation_.tokenize(written, is_beginning, draft_tokens_);
     num_tokenized_ += open_.size();
     open_.clear();
 }

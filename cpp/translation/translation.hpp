@@ -48,7 +48,7 @@ public:
     // write is left out. A part of a character becomes the draft's tokens of its bytes, if there are any.
     void tokenize(std::string_view text, bool as_beginning, std::vector<int32_t> & out) const;
     // Appends the draft's tokens of one token of the target, which follows a text that was read before.
-    void read_alone(int32_t token, std::vector<int32_t> & out) const;
+    void read_token(int32_t token, std::vector<int32_t> & out) const;
 
 private:
     // Entries of read_ that are not the draft's token with the same text:
@@ -77,14 +77,14 @@ private:
 // One text as the draft reads it. The text is tokenized in parts. Each is long enough to be cut as the whole text would
 // be, and begins at a word if possible. Where it begins depends only on the target's tokens up to there: what is read
 // of a text does not depend on what was read before.
-class Retold {
+class TranslatedText {
 public:
-    explicit Retold(const Translation & translation) : translation_(translation) {}
+    explicit TranslatedText(const Translation & translation) : translation_(translation) {}
 
     // Returns the draft's tokens of a text, at least one. Only the parts that changed are tokenized.
     const std::vector<int32_t> & read(const std::vector<int32_t> & text);
     // What the last read() returned.
-    const std::vector<int32_t> & own() const { return own_; }
+    const std::vector<int32_t> & draft_tokens() const { return draft_tokens_; }
     // How many of these tokens, from the first on, the last read() did not change.
     std::size_t num_unchanged() const { return num_unchanged_; }
     // Bytes that were tokenized since the beginning.
@@ -93,8 +93,8 @@ public:
 private:
     // Where a part begins, in the target's tokens and in the draft's.
     struct Part {
-        std::size_t first;      // index of its first token of the target
-        std::size_t own_first;  // index of its first token of the draft
+        std::size_t first;           // index of its first token in text_
+        std::size_t first_of_draft;  // index of its first token in draft_tokens_
     };
 
     void begin_part(std::size_t first);
@@ -102,7 +102,7 @@ private:
 
     const Translation & translation_;
     std::vector<int32_t> text_;
-    std::vector<int32_t> own_;
+    std::vector<int32_t> draft_tokens_;
     std::vector<Part> parts_;
     std::string open_;  // the text of the last part, while it is not tokenized yet
     std::size_t num_unchanged_ = 0;

@@ -79,8 +79,8 @@ def cgroup_folders(controller: str, process: Path = Path("/proc/self")) -> list[
             if not is_v1 and version != "cgroup2":
                 continue
             path = paths.get(controller if is_v1 else "", "/")
-            own = Path(place, path.removeprefix(root.rstrip("/")).lstrip("/") if path.startswith(root) else "")
-            found += [(folder, is_v1) for folder in (own, *own.parents) if folder.is_relative_to(place)]
+            cgroup = Path(place, path.removeprefix(root.rstrip("/")).lstrip("/") if path.startswith(root) else "")
+            found += [(folder, is_v1) for folder in (cgroup, *cgroup.parents) if folder.is_relative_to(place)]
     return found
 
 

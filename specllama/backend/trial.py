@@ -193,5 +193,5 @@ def _with_last_line(how: str, output: str) -> str:
 
 
 def _in_one_line(text: str) -> str:
-    shown = "".join(letter if letter.isprintable() else " " for letter in text)
-    return " ".join(shown.split())[:_MOST_WORDS].rstrip()
+    printable = "".join(letter if letter.isprintable() else " " for letter in text)
+    return " ".join(printable.split())[:_MOST_WORDS].rstrip()

@@ -21,7 +21,7 @@ from . import plain
 from .answers import Answers
 from .line import Line, lines_of
 
-Shown = Callable[[Iterator[Outcome]], Generator[Outcome, None, None]]
+Progress = Callable[[Iterator[Outcome]], Generator[Outcome, None, None]]
 """A function that passes outcomes on, and shows the progress."""
 
 
@@ -52,12 +52,12 @@ class Batch:
         self._started = time.monotonic()
         self.num_texts = self.num_errors = 0
 
-    def run(self, count: int, shown: Shown | None = None) -> None:
+    def run(self, count: int, progress: Progress | None = None) -> None:
         """Add all answers that are missing.
 
         Args:
             count: how many texts to generate at once; one with a warning if the model's memory cannot be shared.
-            shown: shows the outcomes, such as a progress bar.
+            progress: shows the outcomes, such as a progress bar.
 
         Raises:
             ValueError, MemoryError: the model cannot generate `count` texts at once.
@@ -68,7 +68,7 @@ class Batch:
             if (possible := self._llm.engine.texts.open(count)) < count:
                 warn(f"one text after the other instead of {count} at once: this kind of memory cannot be shared")
             with Outcomes(self._llm, possible, jobs) as outcomes:
-                watched = shown(outcomes) if shown else (outcome for outcome in outcomes)
+                watched = progress(outcomes) if progress else (outcome for outcome in outcomes)
                 with contextlib.closing(watched):
                     for outcome in watched:
                         self._add(outcome)

@@ -83,7 +83,7 @@ def _line(number: int, text: bytes, named: dict[bytes, int]) -> Line:
         if name:
             digest = hashlib.blake2b(json.dumps(list(name.values())).encode("ascii"), digest_size=16).digest()
             if (before := named.setdefault(digest, number)) != number:
-                raise ValueError(f"line {before} has this {_shown(name)}, too: give each line one of its own")
+                raise ValueError(f"line {before} has this {_as_text(name)}, too: give each line one of its own")
     except ValueError as problem:
         return Line(number, _key(b"%d " % number + text), unnamed, {}, problem)
     return Line(number, _key(text if name else b"%d " % number + text), name or unnamed, content)
@@ -121,5 +121,5 @@ def _key(text: bytes) -> str:
     return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
-def _shown(name: dict[str, Any]) -> str:
+def _as_text(name: dict[str, Any]) -> str:
     return ", ".join(f"{key} {value!r:.100}" for key, value in name.items())

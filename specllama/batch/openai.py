@@ -68,13 +68,13 @@ def body_of(line: Line, defaults: dict[str, Any]) -> Body:
         raise LineError(f"`body` must be an object with the fields of {url}")
     if given.get("stream"):
         raise LineError(NO_STREAMS)
-    own = {field: value for field, value in given.items() if value is not None}
+    fields = {field: value for field, value in given.items() if value is not None}
     if url == _RESPONSES:
-        request = checked(own, ResponsesRequest)
+        request = checked(fields, ResponsesRequest)
         body = checked({**defaults, **without_nulls(request.chat()), **READ}, _OfResponses)
         body._responses = request
         return body
-    return checked({**defaults, **own}, cast("type[Body]", _MODELS[url]))
+    return checked({**defaults, **fields}, cast("type[Body]", _MODELS[url]))
 
 
 def is_alone(body: Body) -> bool:
@@ -100,7 +100,7 @@ def generate(llm: Llama, slot: Slot, watch: Watch, body: Body, name: str) -> dic
     work = answering(llm, body, body.texts(), lambda job: contextlib.nullcontext(slot))
     chunks = work(watch)
     if isinstance(body, _OfResponses) and body._responses is not None:
-        chunks = body._responses.teller(body)(chunks)
+        chunks = body._responses.translator(body)(chunks)
     response: dict[str, Any]
     [response] = chunks
     return response

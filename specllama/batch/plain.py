@@ -32,16 +32,16 @@ def generate(llm: Llama, slot: Slot, watch: Watch, line: Line, defaults: dict[st
         Exception: what the method raises; ValueError also for a line with neither a prompt nor messages, or both.
     """
     # null is the default, but for max_tokens, where Python's None means as many as fit.
-    given_own = {name: value for name, value in line.content.items() if name not in line.name}
-    own = {name: value for name, value in given_own.items() if value is not None or name == "max_tokens"}
-    given = [name for name in _METHODS if name in own]
+    of_line = {name: value for name, value in line.content.items() if name not in line.name}
+    arguments = {name: value for name, value in of_line.items() if value is not None or name == "max_tokens"}
+    given = [name for name in _METHODS if name in arguments]
     if len(given) != 1:
         found = "both `prompt` and `messages`" if given else "neither `prompt` nor `messages`"
         raise ValueError(f"the line has {found}: give one of them, or OpenAI's `custom_id`, `url` and `body`")
     [name] = given
-    if own.get("stream"):
+    if arguments.get("stream"):
         raise ValueError(NO_STREAMS)
-    arguments = arguments_of(own, name, defaults)
+    arguments = arguments_of(arguments, name, defaults)
     require_room(size_of([arguments.get(part) for part in _TEXTS]), llm.n_ctx())
     if isinstance(arguments.get("grammar"), str):
         arguments["grammar"] = LlamaGrammar.from_string(arguments["grammar"], verbose=False)

@@ -41,7 +41,7 @@ class ChatAnswer:
         schemas: our grammars of tools, by the text of the grammar that a chat handler of llama_cpp's makes of each.
 
     Attributes:
-        shown: the special tokens that must be in the text that is read, since they mark calls or thoughts.
+        shown_tokens: the special tokens that must be in the text that is read, since they mark calls or thoughts.
         token_bytes: the bytes of tokens, by their texts in log-probabilities.
     """
 
@@ -75,7 +75,7 @@ class ChatAnswer:
         self._is_cut_off = False
         self._left_out = left_out_by_handlers(llama, chat)
         self._schemas = schemas or {}
-        self.shown = special_tokens(llama, self._form, self._thoughts)
+        self.shown_tokens = special_tokens(llama, self._form, self._thoughts)
         self.token_bytes: dict[str, bytes] = {}
 
     @property

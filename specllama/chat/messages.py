@@ -121,8 +121,8 @@ def template_of(llama: BaseLlama) -> str:
     """The chat template that makes the prompts; empty if the prompts are made without one that we know."""
     if has_own_handler(llama):
         return ""
-    own = getattr(llama.chat_handler, "CHAT_FORMAT", None)
-    return str(own or getattr(formatter_for(llama), "template", ""))
+    template = getattr(llama.chat_handler, "CHAT_FORMAT", None)
+    return str(template or getattr(formatter_for(llama), "template", ""))
 
 
 def handler_for(llama: BaseLlama) -> Any:

@@ -17,7 +17,7 @@ from specllama.backend.streams import is_terminal, show
 from specllama.commands import arguments as common
 
 if TYPE_CHECKING:
-    from specllama.batch.batch import Batch, Shown
+    from specllama.batch.batch import Batch, Progress
     from specllama.batch.survey import Survey
     from specllama.commands import Subparsers
     from specllama.many import Outcome
@@ -124,7 +124,7 @@ def _require_server(survey: Survey) -> None:
         raise ImportError(f'lines in OpenAI\'s format need {missing}: pip install "specllama[server]"')
 
 
-def _progress_of(arguments: argparse.Namespace, survey: Survey) -> Shown | None:
+def _progress_of(arguments: argparse.Namespace, survey: Survey) -> Progress | None:
     from specllama.many import progress_bar
 
     if arguments.quiet:

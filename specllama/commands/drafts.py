@@ -190,8 +190,8 @@ def _as_text(survey: Survey, gains: dict[str, Gain | str]) -> str:
     ]
     if survey.found:
         plain = KeptCurves().plain_speed(survey.path)
-        beside = "" if plain is None else f" (plain decoding: {plain:.1f} tokens/s)"
-        lines += [f"On this machine{beside}:", "", _table(survey), ""]
+        speed = "" if plain is None else f" (plain decoding: {plain:.1f} tokens/s)"
+        lines += [f"On this machine{speed}:", "", _table(survey), ""]
     if more := len(survey.usable) - len(_listed(survey)):
         lines += [f"And {more} more models of other tokenizers (-o json).", ""]
     lines += [

@@ -73,10 +73,10 @@ def with_options(base: Callable[..., Any], **more: Any) -> Callable[[_Method], _
     def decorate(method: _Method) -> _Method:
         functools.update_wrapper(method, base)
         signature = inspect.signature(base)
-        own = {**OURS, **more}
+        defaults = {**OURS, **more}
         ours = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
-            for name, default in own.items()
+            for name, default in defaults.items()
             if name not in signature.parameters  # newer releases may have some of these themselves
         ]
         parameters = [*signature.parameters.values(), *ours]
@@ -156,9 +156,9 @@ def check_constructor(kwargs: dict[str, Any]) -> None:
         TypeError: neither specllama nor the installed llama_cpp knows the argument, or it must be a number and is none.
         ValueError: a size would reach a ``GGML_ASSERT``, which aborts the process.
     """
-    own = ("draft_kwargs", "lookup_corpus", "num_draft_tokens", "max_draft_tokens", "verify", "kernels")
+    ours = ("draft_kwargs", "lookup_corpus", "num_draft_tokens", "max_draft_tokens", "verify", "kernels")
     more = ("draft_vocabulary", "draft_mask_token", "draft_window", "max_parallel", "cache_tokens", "cache_ram")
-    _check_names("Llama", kwargs, {*_of_constructor(), *own, *more})
+    _check_names("Llama", kwargs, {*_of_constructor(), *ours, *more})
     check_sizes(kwargs)
 
 

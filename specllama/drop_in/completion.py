@@ -69,15 +69,17 @@ class Completion:
         whole = None
         if not has_own_tokenizer(llama):
             whole = functools.partial(llama.detokenize, prev_tokens=self._read_tokens)
-        shown: frozenset[int] = frozenset()
+        shown_tokens: frozenset[int] = frozenset()
         self._is_over: Callable[[bytes], bool] | None = None
         if call.chat is not None:
-            shown = call.chat.shown
+            shown_tokens = call.chat.shown_tokens
             grammar = call.chat.begins_behind(self._model, self._prompt_tokens, arguments["grammar"])
             arguments = {**arguments, "grammar": grammar}
             self._is_over = call.chat.follow()
-        self._shown_tokens = shown
-        self._assembler = TextAssembler(self._model, stops, at_start=not self._prompt, whole=whole, shown=shown)
+        self._shown_tokens = shown_tokens
+        self._assembler = TextAssembler(
+            self._model, stops, at_start=not self._prompt, whole=whole, shown_tokens=shown_tokens
+        )
         self._log, self._prompt_log = self._new_log(), self._new_log()
         self._generation = Generation(call.slot, self._request(arguments))
         self._watch = call.watch

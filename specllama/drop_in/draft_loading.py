@@ -54,14 +54,14 @@ class DraftLoader:
         self._target = target
         self._settings = settings
 
-    def load(self, path: str, target: Model, own: Mapping[str, Any]) -> Loaded:
+    def load(self, path: str, target: Model, draft_kwargs: Mapping[str, Any]) -> Loaded:
         """Load a draft model, as ``Loader`` says.
 
         Raises:
             MemoryError, OSError, RuntimeError, TypeError, ValueError: the draft cannot be opened.
         """
         inherited = {name: self._settings[name] for name in _INHERITED if name in self._settings}
-        arguments = {"verbose": target.settings.verbose, **target.of_draft(), **inherited, **own}
+        arguments = {"verbose": target.settings.verbose, **target.of_draft(), **inherited, **draft_kwargs}
         draft = _LoadedDraft(path, **{**arguments, "n_ctx": n_ctx_with_positions(path, arguments["n_ctx"])})
         return Loaded(lent(draft), draft, draft.close)
 

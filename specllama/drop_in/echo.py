@@ -39,7 +39,7 @@ class Echo:
 
 def echo_of_tokens(model: Model, tokens: Sequence[int]) -> Echo:
     """The echo of a prompt that was given as tokens. The text of special tokens is their name."""
-    assembler = TextAssembler(model, [], shown=frozenset(tokens))
+    assembler = TextAssembler(model, [], shown_tokens=frozenset(tokens))
     for token in tokens:
         assembler.add(token)
     return Echo(assembler.text(), tokens, assembler.offsets)

@@ -91,12 +91,12 @@ def marked(origin: Mapping[str, Any], state: llama_cpp.LlamaState) -> llama_cpp.
     return state
 
 
-def fitted(llama: BaseLlama, own: Mapping[str, Any], state: Any) -> llama_cpp.LlamaState:
+def fitted(llama: BaseLlama, current: Mapping[str, Any], state: Any) -> llama_cpp.LlamaState:
     """Check a saved state, and fit it to a Llama, which may have another context size.
 
     Args:
         llama: the Llama that loads the state.
-        own: the result of `origin_of` for this Llama.
+        current: the result of `origin_of` for this Llama.
         state: the state.
 
     Raises:
@@ -120,7 +120,7 @@ def fitted(llama: BaseLlama, own: Mapping[str, Any], state: Any) -> llama_cpp.Ll
         raise StateError(f"{error}; the state is damaged, or of another model") from None
     origin = getattr(state, _MARK, None)
     if origin is not None:
-        _require_same(origin, own)
+        _require_same(origin, current)
         if origin["checksum"] != _checksum(state):
             raise StateError("the state is damaged: its checksum has changed since it was saved; save it anew")
     return llama_cpp.LlamaState(
@@ -133,7 +133,7 @@ def fitted(llama: BaseLlama, own: Mapping[str, Any], state: Any) -> llama_cpp.Ll
     )
 
 
-def _require_same(origin: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def _require_same(origin: Mapping[str, Any], current: Mapping[str, Any]) -> None:
     """Check that a state was computed with the weights and settings of a Llama.
 
     States of early releases record less. What they lack is not compared.
@@ -141,35 +141,35 @@ def _require_same(origin: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     Raises:
         StateError: something differs.
     """
-    if origin["model"] != own["model"]:
+    if origin["model"] != current["model"]:
         raise StateError(
-            f"the state is of the model {origin['model']}, and this Llama has {own['model']}: load the first model"
+            f"the state is of the model {origin['model']}, and this Llama has {current['model']}: load the first model"
         )
     # llama.cpp does not check versions: it would read the bytes as if they had its own layout.
-    if origin["library"] != own["library"]:
+    if origin["library"] != current["library"]:
         raise StateError(
-            f"the state was saved by {origin['library']}, and this is {own['library']}: load it with the library that "
-            "saved it, or save it anew"
+            f"the state was saved by {origin['library']}, and this is {current['library']}: load it with the library "
+            "that saved it, or save it anew"
         )
-    if origin.get("weights") is not None and own["weights"] is not None and origin["weights"] != own["weights"]:
+    if origin.get("weights") is not None and current["weights"] is not None and origin["weights"] != current["weights"]:
         raise StateError(
-            f"the state was computed with the weights {origin['weights']} of {own['model']}, and this Llama's are "
-            f"{own['weights']}, in a file of the same name and shape: load the file that it was computed with"
+            f"the state was computed with the weights {origin['weights']} of {current['model']}, and this Llama's are "
+            f"{current['weights']}, in a file of the same name and shape: load the file that it was computed with"
         )
-    if origin.get("flash_attn", own["flash_attn"]) != own["flash_attn"]:
+    if origin.get("flash_attn", current["flash_attn"]) != current["flash_attn"]:
         raise StateError(
             f"the state was saved with flash_attn={origin['flash_attn']}, and has another layout in memory: create the "
             f"Llama with flash_attn={origin['flash_attn']}"
         )
-    if origin.get("lora", own["lora"]) != own["lora"]:
-        theirs, ours = _adapter(origin), _adapter(own)
+    if origin.get("lora", current["lora"]) != current["lora"]:
+        theirs, ours = _adapter(origin), _adapter(current)
         raise StateError(
             f"the state was computed with {theirs}, and this Llama has {ours}: create the Llama with {theirs} "
             "(lora_path)"
         )
     settings: Mapping[str, Any] = origin.get("settings", {})
-    for name in sorted(settings.keys() & own["settings"].keys()):
-        theirs, ours = settings[name], own["settings"][name]
+    for name in sorted(settings.keys() & current["settings"].keys()):
+        theirs, ours = settings[name], current["settings"][name]
         if theirs != ours:
             raise StateError(
                 f"the state was computed with {name}={theirs}, and this Llama has {name}={ours}: create the Llama with "

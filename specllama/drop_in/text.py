@@ -148,7 +148,7 @@ class TextAssembler:
         stops: the stop strings. The text ends before the first one. They may contain names of special tokens.
         at_start: whether there is no text before these tokens. As in the base class, a leading space is left out then.
         whole: detokenizes all tokens with another tokenizer; None for llama.cpp's own.
-        shown: the special tokens whose names are in the text. Other special tokens show nothing.
+        shown_tokens: the special tokens whose names are in the text. Other special tokens show nothing.
 
     Attributes:
         tokens: the tokens so far.
@@ -164,12 +164,12 @@ class TextAssembler:
         *,
         at_start: bool = False,
         whole: Callable[[list[int]], bytes] | None = None,
-        shown: Collection[int] = (),
+        shown_tokens: Collection[int] = (),
     ) -> None:
         self._pieces = pieces
         self._bos = pieces.bos
         self._whole = whole
-        self._shown = shown
+        self._shown_tokens = shown_tokens
         self._stops = [StopString(stop) for stop in stops]
         self._given = stops
         self.stopped_by: str | None = None
@@ -240,7 +240,7 @@ class TextAssembler:
         """The bytes that a token adds. As in the base class, the space that a tokenizer puts after BOS is left out."""
         if len(self.tokens) == 1 and token == self._bos:
             self._drops_space = True
-        piece = self._pieces.piece(token, special=token in self._shown)
+        piece = self._pieces.piece(token, special=token in self._shown_tokens)
         if self._drops_space and piece:
             self._drops_space = False
             return piece.removeprefix(b" ")

@@ -24,11 +24,11 @@ class ChatReader(Protocol):
     """What a chat makes of a completion: ``specllama.chat.answers.ChatAnswer``.
 
     Attributes:
-        shown: the special tokens whose names are in the text that is read.
+        shown_tokens: the special tokens whose names are in the text that is read.
         token_bytes: is filled with the bytes of tokens, by their texts in log-probabilities.
     """
 
-    shown: frozenset[int]
+    shown_tokens: frozenset[int]
     token_bytes: dict[str, bytes]
 
     def completed_options(self, options: Mapping[str, Any]) -> dict[str, Any]:

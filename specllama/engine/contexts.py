@@ -9,8 +9,8 @@ from specllama import _core
 from specllama.backend.owned import Closable
 from specllama.models.loading import captured_errors, one_at_a_time, quiet, why_no_context
 
+from .closed_when_gone import ClosedWhenGone
 from .drafts.draft import Draft
-from .going import ClosedWhenGone
 from .model import Model
 from .opening import made_context
 

@@ -20,6 +20,7 @@ from specllama.stats import Stats
 
 from . import costs
 from .account import Account
+from .closed_when_gone import ClosedWhenGone
 from .direct import Direct, emptied
 from .drafts.automatic import Room
 from .drafts.draft import Draft, Loaded
@@ -28,7 +29,6 @@ from .drafts.kinds import understood
 from .drafts.vocabulary import DraftVocabularySize
 from .earlier_answers import EarlierAnswers
 from .generation import Generation
-from .going import ClosedWhenGone
 from .hidden import shown_layers as hidden_of
 from .kept_texts import KeptTexts, checked_cache_ram
 from .listener import SILENT, Listener
@@ -39,7 +39,7 @@ from .position import Position
 from .request import Constraint, Request, checked_bias
 from .samplers import CHAIN, SAMPLERS
 from .slot import Slot
-from .states import States, checked_layers, forced, require_computed, require_layers, require_shown, states_of
+from .states import States, checked_layers, forced, require_computed, require_layers, require_shown_layers, states_of
 from .texts import Texts, checked_cache_tokens
 from .tokens_of_text import tokens_of
 
@@ -160,17 +160,19 @@ class Engine(ClosedWhenGone):
         )
         cache_tokens, cache_ram = checked_cache_tokens(cache_tokens), checked_cache_ram(cache_ram)
         path = catalog.resolve(os.fsdecode(target))
-        beside = Room(n_ctx, (draft_kwargs or {}).get("n_ctx"), on_gpu=n_gpu_layers != 0)
-        kind = understood(of_draft, path, room=beside)
+        room = Room(n_ctx, (draft_kwargs or {}).get("n_ctx"), on_gpu=n_gpu_layers != 0)
+        kind = understood(of_draft, path, room=room)
         if kind is not None:
             opening.changed(kind.opened_with)  # raises for an argument that does not exist
         hidden = None if kind is None else kind.hidden_states(path)
         shown_layers = checked_layers(shown_layers)
         if shown_layers and hidden is None:
             hidden = hidden_of(shown_layers)
-        room = 0 if kind is None else options.most_draft_tokens
-        branches = 0 if kind is None else kind.num_branches
-        model = open_model(path, opening, name="target", num_snapshots=room, num_branches=branches, hidden=hidden)
+        num_snapshots = 0 if kind is None else options.most_draft_tokens
+        num_branches = 0 if kind is None else kind.num_branches
+        model = open_model(
+            path, opening, name="target", num_snapshots=num_snapshots, num_branches=num_branches, hidden=hidden
+        )
         engine = cls(model, options=options, cache_tokens=cache_tokens, cache_ram=cache_ram)
         engine._close_model = model.close
         try:
@@ -306,7 +308,7 @@ class Engine(ClosedWhenGone):
             TypeError, ValueError: the numbers are not tokens of the vocabulary, or the target shows no states.
         """
         _check_listener(listener)
-        require_shown(self.model)
+        require_shown_layers(self.model)
         first_logits = checked_index("first_logits", first_logits, "the place of a token")
         chosen = token_ids(rows, "rows", self.model.n_vocab)
         ids = token_ids(tokens, "tokens", self.model.n_vocab)
@@ -511,11 +513,11 @@ class _Loader:
         self._engine = engine
         self._opening = opening
 
-    def load(self, path: str, target: Model, own: Mapping[str, Any]) -> Loaded:
+    def load(self, path: str, target: Model, draft_kwargs: Mapping[str, Any]) -> Loaded:
         """Load a file, as ``engine.drafts.draft.Loader`` says."""
         # The target's adapter is for the target's weights.
         opening = dataclasses.replace(self._opening, **target.of_draft(), lora_path=None, lora_scale=1.0)
-        model = open_model(path, opening.changed(own), name="draft")
+        model = open_model(path, opening.changed(draft_kwargs), name="draft")
         return Loaded(model, path, model.close)
 
     def tokenize(self, text: str) -> Sequence[int]:

@@ -18,8 +18,8 @@ from specllama.backend.prepare import prepare_backend
 from specllama.stats import Tally
 from specllama.token import Origin
 
+from .closed_when_gone import ClosedWhenGone
 from .drafts.draft import Draft
-from .going import ClosedWhenGone
 from .listener import SILENT
 from .model import token_ids
 from .position import Position
@@ -486,7 +486,7 @@ def _processed(
     scores: npt.NDArray[np.single],
 ) -> Any:
     """Apply the logits processors to the scores, one after the other. They may read the history from the Llama."""
-    with position.shown(input_ids):
+    with position.reporting(input_ids):
         for processor in processors:
             scores = processor(input_ids, scores)
     return scores

@@ -23,7 +23,7 @@ from specllama.backend.owned import Closable
 from specllama.models.loading import quiet
 from specllama.models.writers import why_no_writer
 
-from .going import ClosedWhenGone
+from .closed_when_gone import ClosedWhenGone
 from .hidden import Hidden
 
 Made = TypeVar("Made")

@@ -69,17 +69,17 @@ class Opening:
         if self.flash_attn not in (None, True, False):
             raise TypeError(f"flash_attn={brief(self.flash_attn)} must be True, False or None")
 
-    def changed(self, own: Mapping[str, Any]) -> Opening:
-        """A copy in which the values of ``own`` replace others.
+    def changed(self, values: Mapping[str, Any]) -> Opening:
+        """A copy in which these values replace others.
 
         Raises:
             TypeError: an argument that does not exist, or a value of another type.
             ValueError: a value out of range.
         """
-        for name in own:
+        for name in values:
             if name not in vars(self):
                 raise TypeError(f"the draft of an Engine has no argument {name}: it has {', '.join(vars(self))}")
-        return dataclasses.replace(self, **own)
+        return dataclasses.replace(self, **values)
 
     def model_params(self) -> Any:
         """``llama_model_params``. They may have parts that `checked_loading` has prepared."""

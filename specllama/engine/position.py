@@ -65,7 +65,7 @@ class Position:
         self.evaluated, self.held = evaluated, held
 
     @contextlib.contextmanager
-    def shown(self, tokens: npt.NDArray[np.intc]) -> Iterator[None]:
+    def reporting(self, tokens: npt.NDArray[np.intc]) -> Iterator[None]:
         """A block in which the position says that these tokens are evaluated, for functions of the user's."""
         before, num_changes = self.evaluated, self.num_changes
         self.ids[: len(tokens)] = tokens

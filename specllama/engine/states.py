@@ -45,7 +45,7 @@ class States:
 
 
 def forced(
-    own: Slot,
+    slot: Slot,
     ids: npt.NDArray[np.int32],
     listener: Listener,
     read: Callable[[_core.Sequence, int, int], Read],
@@ -57,7 +57,7 @@ def forced(
     """Decode a text from its beginning, part by part.
 
     Args:
-        own: the slot of the model's own context.
+        slot: the slot of the model's own context.
         ids: the tokens of the text [n].
         listener: is called between parts, and may end the work.
         read: called after each part with the sequence, the place of the part's first token, and the part's length.
@@ -74,16 +74,16 @@ def forced(
         DecodeError: llama.cpp fails.
         RuntimeError: the model's own context was used otherwise since the last part.
     """
-    most = min(most, own.model.settings.n_batch, own.model.n_ctx)
-    hidden = own.model.settings.hidden
+    most = min(most, slot.model.settings.n_batch, slot.model.n_ctx)
+    hidden = slot.model.settings.hidden
     needs_all = hidden is not None and hidden.of_wanted
     for start in range(0, len(ids), most):
         listener.poll()
         part = ids[start : start + most]
-        with own.exclusive():
-            own.require_threads()
-            own.require_at_rest()
-            sequence, position = own.sequence, own.position
+        with slot.exclusive():
+            slot.require_threads()
+            slot.require_at_rest()
+            sequence, position = slot.sequence, slot.position
             if start > 0 and not np.array_equal(position.tokens(), ids[:start]):
                 raise RuntimeError(
                     "this Llama was used for something else while tokens were scored: score them to the end first, or "
@@ -101,14 +101,14 @@ def forced(
 
 
 def states_of(
-    own: Slot,
+    slot: Slot,
     ids: npt.NDArray[np.int32],
     listener: Listener,
     rows: npt.NDArray[np.int32],
     first_logits: int,
 ) -> Iterator[States]:
     """Decode a text and give its states, as `Engine.states` says."""
-    num_layers = len(own.model.settings.hidden.names)  # type: ignore[union-attr]  # `require_shown` has checked it
+    num_layers = len(slot.model.settings.hidden.names)  # type: ignore[union-attr]  # checked by `require_shown_layers`
 
     def read(sequence: _core.Sequence, start: int, count: int) -> States:
         first = min(max(0, first_logits - start), count)
@@ -124,7 +124,7 @@ def states_of(
         hidden = sequence.states(count).reshape(count, num_layers, -1)
         return States(start, hidden, start + first, logits, logsumexp, best)
 
-    yield from forced(own, ids, listener, read, most=_CHUNK, first_output=first_logits, keeps_states=True)
+    yield from forced(slot, ids, listener, read, most=_CHUNK, first_output=first_logits, keeps_states=True)
 
 
 def checked_layers(layers: Any) -> tuple[int, ...]:
@@ -138,7 +138,7 @@ def checked_layers(layers: Any) -> tuple[int, ...]:
     return tuple(checked_index("shown_layers", layer, "a layer's number") for layer in layers)
 
 
-def require_shown(model: Model) -> None:
+def require_shown_layers(model: Model) -> None:
     """Check that a target was opened so that it shows the inputs of its layers.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import NoReturn, TypeAlias, Union
 
 _LAST = 0x10FFFF
 _HALVES = (0xD800, 0xDFFF)  # of surrogate pairs
-_SHOWN = 40  # characters
+_MOST_SHOWN = 40  # characters
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 _TIMES: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _NAME = re.compile(r"[a-zA-Z0-9-]+")
@@ -245,7 +245,7 @@ class Reader:
 
     def _refuse(self, reason: str) -> NoReturn:
         rule = f"rule {self._rule!r:.100}, " if self._rule else ""
-        here = self._text[self._at : self._at + _SHOWN]
+        here = self._text[self._at : self._at + _MOST_SHOWN]
         raise ValueError(f"the grammar's {rule}line {self._line(self._at)}: {reason}, at {here!r}")
 
 

@@ -29,7 +29,7 @@ _OPTIONS: Any = {
 # takes 25 times as much fuel as the default. Work is limited separately.
 LIMITS = LLParserLimits(max_items_in_row=50_000, initial_lexer_fuel=30_000_000)
 _BYTES = LLTokenizer("byte")  # the smallest vocabulary, which is enough to find out whether a schema can be followed
-_TOGETHER = ("anyOf", "oneOf", "allOf", "$ref", "properties")  # if several are there, no one alone has all properties
+_COMBINING = ("anyOf", "oneOf", "allOf", "$ref", "properties")  # if several are there, no one alone has all properties
 _OTHERS = ("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "minProperties")
 
 
@@ -108,7 +108,7 @@ def _close(schema: dict[str, Any]) -> bool:
     If several schemas apply to one object, they are left as they are: one may require what another does not name.
     """
     parts = list(schemas(schema))
-    if any(map(_hold_together, parts)):
+    if any(map(_combines_schemas, parts)):
         return False
     open_objects = [part for part in parts if _is_open(part)]
     for part in open_objects:
@@ -123,7 +123,7 @@ def _is_open(part: dict[str, Any]) -> bool:
     return bool(properties) and all(isinstance(name, str) and name in properties for name in required)
 
 
-def _hold_together(part: dict[str, Any]) -> bool:
+def _combines_schemas(part: dict[str, Any]) -> bool:
     members = part.get("allOf")
     several = isinstance(members, list) and len(members) > 1
-    return several or sum(name in part for name in _TOGETHER) > 1
+    return several or sum(name in part for name in _COMBINING) > 1

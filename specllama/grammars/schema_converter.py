@@ -11,7 +11,7 @@ from llama_cpp.llama_grammar import STRING_FORMAT_RULES, SchemaConverter
 _LONGEST = 20_000_000  # characters
 _OF_EACH = 16  # characters around each repeated thing
 _OF_VISIT = 100  # characters for each visit of a part; a part that is referred to may be visited again and again
-_SHOWN = 20  # digits
+_MOST_SHOWN = 20  # digits
 _PRECEDE = {"oneOf", "anyOf", "const", "enum"}  # if one is there, the converter ignores everything else
 _OBJECT = {"properties", "additionalProperties", "allOf"}
 
@@ -75,14 +75,14 @@ class _Converter(SchemaConverter):
         for key in keys:
             count = schema.get(key)
             if isinstance(count, int):
-                self._write(count * (len(name) + len(reference) + _OF_EACH), f"{key}={str(count)[:_SHOWN]}")
+                self._write(count * (len(name) + len(reference) + _OF_EACH), f"{key}={str(count)[:_MOST_SHOWN]}")
         return super().visit(schema, name)  # type: ignore[no-untyped-call]
 
     def _visit_pattern(self, pattern: str, name: str) -> Any:
         for braces in re.findall(r"\{([^}]*)\}", pattern):
             for digits in re.findall(r"\d+", braces.replace("_", "")):
                 count = int(digits[:18])
-                self._write(count * (len(name) + len(pattern) + _OF_EACH), f"{{{digits[:_SHOWN]}}} in a pattern")
+                self._write(count * (len(name) + len(pattern) + _OF_EACH), f"{{{digits[:_MOST_SHOWN]}}} in a pattern")
         return super()._visit_pattern(pattern, name)  # type: ignore[no-untyped-call]
 
     def _add_rule(self, name: str, rule: str) -> Any:

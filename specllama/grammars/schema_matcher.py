@@ -29,15 +29,15 @@ _MOST_FIRST = 16  # matchers of the last grammars that are kept at their beginni
 class SchemaVocabulary:
     """A model's tokens, in the form that llguidance needs. It is made once for a model, because it takes a while."""
 
-    def __init__(self, vocab: int, own: _core.Tokenizer, eos: int) -> None:
-        """Args: vocab: libllama's vocabulary; own: its tokenizer; eos: the file's token that ends a text."""
+    def __init__(self, vocab: int, tokenizer: _core.Tokenizer, eos: int) -> None:
+        """Args: vocab: libllama's vocabulary; tokenizer: libllama's; eos: the file's token that ends a text."""
         pieces, ends = _core.token_pieces(libllama.API, vocab)
         if not ends:  # llguidance needs one
             pieces.append(b"\xff<end>")
         self._end = eos if eos in ends else ends[0] if ends else len(pieces) - 1
         self._pieces = pieces
-        self._tokenizer = _tokenizer(own, pieces, self._end)
-        self._own = own  # kept alive, because the other tokenizer calls it
+        self._tokenizer = _tokenizer(tokenizer, pieces, self._end)
+        self._llama_tokenizer = tokenizer  # kept alive, because the other tokenizer calls it
         self.ends = ends
         """The tokens that end a text."""
         self.across = functools.lru_cache(_MOST_ACROSS)(self._across)
@@ -103,7 +103,7 @@ class SchemaVocabulary:
             return False
         # A space need not come before all of them: a vocabulary may have some of these texts as they are.
         return any(
-            b"".join(self._pieces[token] for token in self._own.tokens(text, False, False)) != text
+            b"".join(self._pieces[token] for token in self._llama_tokenizer.tokens(text, False, False)) != text
             for text in (b"{", b'"', b"a", b"1")
         )
 
@@ -256,10 +256,10 @@ class SchemaPieces:
 
 
 @in_llguidance()
-def _tokenizer(own: _core.Tokenizer, pieces: list[bytes], end: int) -> LLTokenizer:
+def _tokenizer(tokenizer: _core.Tokenizer, pieces: list[bytes], end: int) -> LLTokenizer:
     if not _EVERY_BYTE.issubset(pieces):  # else llama_tokenize could end the process
         return LLTokenizer(TokenizerWrapper(SchemaPieces(pieces, end)))
     made: LLTokenizer = LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]  # its stubs lack it
-        tokens=pieces, vocab_ptr=own.address, tokenize_fptr=own.function, eos_token=end
+        tokens=pieces, vocab_ptr=tokenizer.address, tokenize_fptr=tokenizer.function, eos_token=end
     )
     return made

@@ -118,9 +118,9 @@ class ParallelCompletions:
             outcomes.start()
             return outcomes
         with outcomes:
-            shown = is_terminal(sys.stderr) if progress is None else progress
+            has_bar = is_terminal(sys.stderr) if progress is None else progress
             total = len(items) if isinstance(items, Sized) else None
-            watched: Iterator[Outcome] = progress_bar(outcomes, total) if shown and has_stderr() else outcomes
+            watched: Iterator[Outcome] = progress_bar(outcomes, total) if has_bar and has_stderr() else outcomes
             return sorted(watched, key=lambda outcome: outcome.index)
 
     @staticmethod

@@ -83,10 +83,10 @@ def arguments_of(item: Any, name: str, common: Mapping[str, Any]) -> dict[str, A
         ValueError: a mapping without `name`, or one that asks for a stream.
         TypeError: an argument that only our own code can give.
     """
-    own = dict(item) if isinstance(item, Mapping) else {name: item}
-    if name not in own:
-        raise ValueError(f"a mapping must have {name!r}, and may have other arguments: {sorted(own)!r:.100} has not")
-    arguments = {**common, **own}
+    given = dict(item) if isinstance(item, Mapping) else {name: item}
+    if name not in given:
+        raise ValueError(f"a mapping must have {name!r}, and may have other arguments: {sorted(given)!r:.100} has not")
+    arguments = {**common, **given}
     for ours in ("self", "call"):
         if ours in arguments:
             raise TypeError(f"got an unexpected keyword argument {ours!r}")  # as of any unknown one

@@ -40,8 +40,8 @@ _MOST_SHOWN = 60
 
 def overridden(values: Mapping[str, Any], overrides: Mapping[str, Any] | None) -> dict[str, Any]:
     """The metadata that llama.cpp sees with ``kv_overrides``."""
-    own = {name: value.encode() if isinstance(value, str) else value for name, value in (overrides or {}).items()}
-    return {**values, **own}
+    encoded = {name: value.encode() if isinstance(value, str) else value for name, value in (overrides or {}).items()}
+    return {**values, **encoded}
 
 
 def require_sound(path: str, *, as_head: bool = False, overrides: Mapping[str, Any] | None = None) -> Digest | None:
@@ -140,7 +140,7 @@ def _wrong_layers(values: Mapping[str, Any]) -> Iterable[str]:
         yield f"its nextn_predict_layers is {further}, and its block_count only {layers}"
     scaling = values.get(f"{architecture_of(values)}.rope.scaling.type", _SCALINGS[0])
     if isinstance(scaling, bytes) and scaling not in _SCALINGS:
-        yield f"its rope.scaling.type is {_shown(scaling)}, which does not exist"
+        yield f"its rope.scaling.type is {_readable(scaling)}, which does not exist"
 
 
 def _wrong_experts(values: Mapping[str, Any]) -> Iterable[str]:
@@ -163,12 +163,12 @@ def _wrong_tokens(values: Mapping[str, Any]) -> Iterable[str]:
     if len(known) < len(tokens):
         twice = [token for token, count in collections.Counter(tokens).items() if count > 1 and token]
         if twice:
-            yield f"its vocabulary has the token {_shown(twice[0])} twice"
+            yield f"its vocabulary has the token {_readable(twice[0])} twice"
     model = text_in(values, "tokenizer.ggml.model")
     kinds = values.get("tokenizer.ggml.token_type")
     if model in (*_WITH_BYTES, _WORD_PIECE) and isinstance(kinds, np.ndarray):
         for token in np.flatnonzero(kinds[: len(tokens)] == _BYTE):
-            said = f"its token {token}, {_shown(tokens[token])} has the type of a byte"
+            said = f"its token {token}, {_readable(tokens[token])} has the type of a byte"
             if model == _WORD_PIECE:
                 yield f"{said}, and a vocabulary of this kind has no bytes"
             elif not re.fullmatch(rb"<0x[0-9A-F]{2}>", tokens[token]):
@@ -191,8 +191,8 @@ def _missing_tokens(values: Mapping[str, Any]) -> Iterable[str]:
     for name, default in around.items():
         given = values.get(f"tokenizer.ggml.{name}_token_id", default)
         if not any(isinstance(token, int) and 0 <= token < len(tokens) for token in (given, default)):
-            yield f"its {name}_token_id is {_shown(given)}: it has no such token, and puts it around every text"
+            yield f"its {name}_token_id is {_readable(given)}: it has no such token, and puts it around every text"
 
 
-def _shown(text: Any) -> str:
+def _readable(text: Any) -> str:
     return repr(text[:_MOST_SHOWN])[1:] if isinstance(text, bytes) else repr(text)

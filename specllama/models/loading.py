@@ -99,9 +99,9 @@ def require_gguf(path: str) -> None:
     except PermissionError:
         raise
     except (OSError, ValueError):  # ValueError: no file can have this name
-        shown = path if path.strip() else repr(path)
+        named = path if path.strip() else repr(path)
         raise catalog.ModelNotFoundError(
-            f"{shown} does not exist: check the path, or see `specllama pull --list` for model names"
+            f"{named} does not exist: check the path, or see `specllama pull --list` for model names"
         ) from None
     if stat.S_ISDIR(found.st_mode):
         raise ValueError(f"{path} is a directory: give the path of a .gguf file in it")

@@ -25,14 +25,14 @@ _NO_SETTINGS = (*NOT_THERE, KeyError, TypeError, AttributeError, RecursionError)
 """The errors of reading another program's file, in which anything may be."""
 
 
-def model_files(beside: str) -> Iterator[tuple[str, str]]:
+def model_files(model: str) -> Iterator[tuple[str, str]]:
     """All files that may be a model or a head: the name of the place, and the path. A split model has its first part.
 
     Args:
-        beside: the path of a model. The files in its folder come first.
+        model: the path of a model. The files in its folder come first.
     """
     seen = set()
-    for where, path in _all_files(os.path.dirname(os.path.abspath(beside))):
+    for where, path in _all_files(os.path.dirname(os.path.abspath(model))):
         real = os.path.realpath(path)
         if real not in seen:
             seen.add(real)

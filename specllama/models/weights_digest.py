@@ -63,7 +63,7 @@ class Digest:
         )
         of_each = max(1, _ALL // max(1, len(places)))
         found = hashlib.blake2b(digest_size=8)
-        values = {name: _shown(value) for name, value in self.values.items()}
+        values = {name: _as_json(value) for name, value in self.values.items()}
         found.update(json.dumps(values, sort_keys=True).encode())
         with contextlib.ExitStack() as stack:
             opened = {path: stack.enter_context(open(path, "rb", buffering=0)) for path in files}
@@ -115,5 +115,5 @@ def _same(of_file: Any, given: Any) -> bool:
     return type(of_file) is type(given) and bool(of_file == given)
 
 
-def _shown(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else repr(value)

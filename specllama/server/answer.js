@@ -24,7 +24,7 @@ class Answer {
     body.className = "markdown";
     this.text = "";
     this.pieces = [];  // for each piece of the text, its end and its origin
-    this.shown = [];  // for each block, its HTML, its start in the text, and its element
+    this.rendered = [];  // for each block, its HTML, its start in the text, and its element
   }
 
   add(piece, tokens) {
@@ -37,12 +37,12 @@ class Answer {
   draw() {
     const blocks = this.blocks();
     blocks.forEach((block, i) => {
-      if (this.shown[i] && this.shown[i].html === block.html && this.shown[i].start === block.start) return;
+      if (this.rendered[i] && this.rendered[i].html === block.html && this.rendered[i].start === block.start) return;
       const element = this.element(block);
-      if (this.shown[i]) this.shown[i].element.replaceWith(element); else this.body.append(element);
-      this.shown[i] = { html: block.html, start: block.start, element };
+      if (this.rendered[i]) this.rendered[i].element.replaceWith(element); else this.body.append(element);
+      this.rendered[i] = { html: block.html, start: block.start, element };
     });
-    for (const { element } of this.shown.splice(blocks.length)) element.remove();
+    for (const { element } of this.rendered.splice(blocks.length)) element.remove();
   }
 
   blocks() {

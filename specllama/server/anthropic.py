@@ -20,7 +20,7 @@ from .document import with_body
 from .errors import error_body, error_headers, status_of
 from .generating import Generating
 from .job import Item
-from .llama_server import prompt_told
+from .llama_server import prompt_reply
 from .other_form import OtherChat, with_fields_of
 from .replies import JsonReply, event_of
 from .request_limits import Place
@@ -198,7 +198,7 @@ class MessagesRequest(CountRequest):
         """The body of the equivalent chat request."""
         return {**super().chat(), "max_tokens": self.max_tokens, "stop": self.stop_sequences or None}
 
-    def teller(self, asked: ChatRequest) -> _Events:
+    def translator(self, asked: ChatRequest) -> _Events:
         """Returns what translates the answer: see ``Translated``."""
         return _Events(self, asked)
 
@@ -220,7 +220,7 @@ def add_messages(app: FastAPI, generating: Generating) -> None:
     @app.post("/v1/messages/count_tokens", response_model=None, openapi_extra=with_body(CountRequest))
     async def count_tokens(request: Request) -> Response:
         llm, bodies = generating.lender.llm, generating.bodies
-        return await prompt_told(request, bodies, llm, CountRequest, _counted, _error_reply)
+        return await prompt_reply(request, bodies, llm, CountRequest, _counted, _error_reply)
 
 
 def _counted(prompt: ChatPrompt) -> Item:
@@ -398,7 +398,7 @@ class _Events:
         for chunk in chunks:
             steps = list(self._blocks.read(chunk))
             # Sent when it is known how much of the prompt was in the cache: with the first text, or else at the end.
-            if first and (steps or "usage" in self._blocks.told):
+            if first and (steps or "usage" in self._blocks.other_fields):
                 head = {**self._message(), "content": [], "stop_reason": None, "stop_sequence": None}
                 yield {"type": "message_start", "message": {**head, "usage": {**self._read(), "output_tokens": 0}}}
                 first = False
@@ -426,24 +426,24 @@ class _Events:
 
     def _end(self) -> Item:
         calls = any(block.kind == "call" for block in self._blocks.all)
-        stopped = self._blocks.told.get("stopping_word")
+        stopped = self._blocks.other_fields.get("stopping_word")
         reason = "stop_sequence" if stopped else "tool_use" if calls else "end_turn"
         return {"stop_reason": "max_tokens" if self._blocks.is_cut_off else reason, "stop_sequence": stopped}
 
     def _read(self) -> Item:
         """The numbers of input tokens. Tokens from the cache are counted apart."""
-        told = self._blocks.told
-        read, cached = told["timings"]["prompt_n"], told["timings"]["cache_n"]
-        if "usage" in told:
-            cached = told["usage"]["prompt_tokens_details"]["cached_tokens"]
-            read = told["usage"]["prompt_tokens"] - cached
+        other_fields = self._blocks.other_fields
+        read, cached = other_fields["timings"]["prompt_n"], other_fields["timings"]["cache_n"]
+        if "usage" in other_fields:
+            cached = other_fields["usage"]["prompt_tokens_details"]["cached_tokens"]
+            read = other_fields["usage"]["prompt_tokens"] - cached
         return {"input_tokens": read, "cache_read_input_tokens": cached, "cache_creation_input_tokens": 0}
 
     def _usage(self) -> Item:
-        return {**self._read(), "output_tokens": self._blocks.told["usage"]["completion_tokens"]}
+        return {**self._read(), "output_tokens": self._blocks.other_fields["usage"]["completion_tokens"]}
 
     def _more(self) -> Item:
-        return {"timings": self._blocks.told["timings"], **self._request.warned(self._blocks.told)}
+        return {"timings": self._blocks.other_fields["timings"], **self._request.warned(self._blocks.other_fields)}
 
 
 _DELTAS = {

@@ -86,7 +86,7 @@ def create_app(
     if embedder is not None:
         require_ours(embedder, "embedder")
         require_embeds(embedder)
-    hosts, own = [checked_host(name) for name in allowed_hosts], [] if host is None else [checked_host(host)]
+    hosts, addresses = [checked_host(name) for name in allowed_hosts], [] if host is None else [checked_host(host)]
     bodies = Bodies(max_body)
     lender = Lender(llm, checked_max_parallel(max_parallel))
     worker = Worker(max_waiting, lender.num_slots)
@@ -128,7 +128,7 @@ def create_app(
     document(app, (*BODIES, *generated, EmbeddingRequest, TokenizeInputRequest, DetokenizeRequest))
     if api_key is not None:
         app.add_middleware(KeyRequired, key=api_key)
-    app.add_middleware(HostsChecked, allowed=hosts, own=own)
+    app.add_middleware(HostsChecked, allowed=hosts, addresses=addresses)
     app.add_middleware(CancelledEnded, is_ending=lambda: worker.closing or embedding_worker.closing)
     app.add_middleware(HeadAnswered)
     endpoints = frozenset(route.path for route in app.routes if hasattr(route, "path"))

@@ -45,9 +45,9 @@ async function post(path, body) {
     throw new Error("the server does not answer: has it been ended?");
   }
   if (response.ok) return response;
-  let told;
-  try { told = (await response.json()).error; } catch { told = { message: "the server answered " + response.status }; }
-  throw Object.assign(new Error(told.message), { isFull: told.code === "context_length_exceeded" });
+  let error;
+  try { error = (await response.json()).error; } catch { error = { message: "the server answered " + response.status }; }
+  throw Object.assign(new Error(error.message), { isFull: error.code === "context_length_exceeded" });
 }
 
 async function* events(response) {

@@ -12,7 +12,7 @@ Kind = Literal["thought", "text", "call"]
 _KINDS: dict[str, Kind] = {"reasoning_content": "thought", "content": "text"}
 READ = {"stream": True, "stream_options": {"include_usage": True}, "timings_per_token": True, "return_origins": True}
 """Fields that a chat request must have so that ``Blocks`` can read its answer."""
-_TOLD = ("timings", "usage", "warnings", "stopping_word")
+_OTHER_FIELDS = ("timings", "usage", "warnings", "stopping_word")
 
 
 @dataclasses.dataclass
@@ -47,20 +47,20 @@ class Blocks:
         all: the blocks so far.
         num_thought: number of tokens in thoughts.
         is_cut_off: whether the answer reached its maximum length.
-        told: the latest values of the chunks' other fields: ``timings``, ``usage``, ``warnings``, ``stopping_word``.
+        other_fields: the latest ``timings``, ``usage``, ``warnings`` and ``stopping_word`` of the chunks.
     """
 
     def __init__(self) -> None:
         self.all: list[Block] = []
         self.num_thought = 0
         self.is_cut_off = False
-        self.told: Item = {}
+        self.other_fields: Item = {}
         self._calls = -1  # the index of the latest call
         self._call: Block | None = None  # its block
 
     def read(self, chunk: Item) -> Iterator[Step]:
         """Yields the steps that a chunk makes."""
-        self.told.update({name: chunk[name] for name in _TOLD if name in chunk})
+        self.other_fields.update({name: chunk[name] for name in _OTHER_FIELDS if name in chunk})
         for choice in chunk["choices"]:  # the chunk with the usage has no choices
             delta = choice["delta"]
             self.is_cut_off = self.is_cut_off or choice["finish_reason"] == "length"

@@ -6,7 +6,7 @@ const STORE = "specllama";
 let turns = [];
 let running = null;
 let model = { name: "answer", context: 0, sees: false, template: "" };
-const shown = new WeakMap();  // for each turn its article and, for an answer, its Answer
+const views = new WeakMap();  // for each turn its article and, for an answer, its Answer
 
 // What is kept over a reload
 
@@ -56,7 +56,7 @@ const follow = (wasAtEnd) => { if (wasAtEnd) log().scrollTop = log().scrollHeigh
 
 // Draws the article of a turn, and replaces an earlier one.
 function draw(turn) {
-  const wasAtEnd = atEnd(), old = shown.get(turn), isAnswer = turn.role === "assistant";
+  const wasAtEnd = atEnd(), old = views.get(turn), isAnswer = turn.role === "assistant";
   const article = made("article"), body = made("div");
   article.classList.toggle("left", Boolean(turn.left));
   article.append(made("h2", isAnswer ? model.name : "you"), body);
@@ -73,7 +73,7 @@ function draw(turn) {
     if (turn.thought) think(article, turn.thought);
   } else body.textContent = turn.text;
   for (const address of turn.images || []) body.append(made("img", "", { src: address, alt: "image" }));
-  shown.set(turn, { article, answer });
+  views.set(turn, { article, answer });
   if (old) old.article.replaceWith(article); else log().append(article);
   notes(turn, article);
   follow(wasAtEnd || (!isAnswer && !old));
@@ -140,7 +140,7 @@ function read(article, progress) {
 }
 
 function edit(turn) {
-  const { article } = shown.get(turn), form = made("form", "", { className: "editor" });
+  const { article } = views.get(turn), form = made("form", "", { className: "editor" });
   const text = made("textarea", "", { value: turn.text, rows: Math.min(20, turn.text.split("\n").length + 2) });
   text.setAttribute("aria-label", "Text");
   const save = made("button", turn.role === "user" ? "Send" : "Save", { className: "first" });
@@ -165,7 +165,7 @@ function edit(turn) {
 
 // Removes all turns after the first `count`.
 function cutBack(count) {
-  for (const turn of turns.splice(count)) shown.get(turn).article.remove();
+  for (const turn of turns.splice(count)) views.get(turn).article.remove();
 }
 
 function oldest() {
@@ -185,7 +185,7 @@ function leaveOut(turn) {
 
 // Adds the server's answer to a turn while it arrives.
 async function grow(turn, path, body) {
-  const { article, answer } = shown.get(turn);
+  const { article, answer } = views.get(turn);
   let latest = null, progress = null, added = false, saved = Date.now();
   const redraw = () => {
     if (!turns.includes(turn)) return;  // the conversation was cleared: the figures must not show this answer
@@ -240,17 +240,17 @@ async function answering(turn, work) {
   }
   busy(null);
   if (turns === mine && !isLeft) {  // else the conversation was cleared, or the page is being left
-    const isThere = !wrong || turn.text || turn.thought, told = isThere ? turn : asked;
+    const isThere = !wrong || turn.text || turn.thought, marked = isThere ? turn : asked;
     if (!isThere) cutBack(turns.indexOf(turn));  // the question stays, and can be sent again
-    if (wrong && wrong.name === "AbortError") told.note = "stopped";
-    else if (wrong) told.error = explained(wrong);
-    for (const one of new Set([asked, told])) draw(one);
+    if (wrong && wrong.name === "AbortError") marked.note = "stopped";
+    else if (wrong) marked.error = turnError(wrong);
+    for (const one of new Set([asked, marked])) draw(one);
     keep();
   }
   at("message").focus();
 }
 
-function explained(error) {
+function turnError(error) {
   if (!error.isFull) return { text: String(error.message || error) };
   const room = model.context ? `${model.context} tokens at once, which are about ${Math.round(model.context * 3 / 4)} words`
     : "a limited number of tokens at once";

@@ -160,7 +160,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         texts = [message.words() for message in self.messages]
         more = [self.chat_template_kwargs, self.reasoning_effort]
         require_room(size_of([texts, self.tools, self.functions, *more]), n_ctx)
-        self.require_room_beside_prompt(llm)
+        self.require_room_for_other_texts(llm)
         images = [part for message in self.messages for part in message.images()]
         if images and not reads_images(llm):
             raise ValueError(

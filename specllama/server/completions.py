@@ -93,10 +93,10 @@ class CompletionRequest(Additions, CreateCompletionRequest):
             ValueError: it is too long, or its schema cannot be enforced.
         """
         for prompt in self._prompts():
-            require_room_for_prompt(prompt, llm.n_ctx(), beside=size_of(self.suffix))
+            require_room_for_prompt(prompt, llm.n_ctx(), other_bytes=size_of(self.suffix))
         if reason := why_not_enforced(self._format()):
             raise ValueError(f"{reason}; simplify it".replace("response_format", "json_schema"))
-        self.require_room_beside_prompt(llm)
+        self.require_room_for_other_texts(llm)
 
     def text(self) -> str:
         """The text of the request. It shows whether another request continues this one."""

@@ -157,7 +157,7 @@ class Additions(ChainFields, SamplerFields):
             for number in range(count)
         ]
 
-    def require_room_beside_prompt(self, llm: Llama) -> None:
+    def require_room_for_other_texts(self, llm: Llama) -> None:
         """Refuses other texts that are longer than a prompt may be: nobody else has the model while they are prepared.
 
         Raises:

@@ -29,7 +29,7 @@ from .worker import Worker
 _CHECKING = 2.0  # seconds that the head of a stream may wait for the check of its request
 
 
-class Teller(Protocol):
+class Translator(Protocol):
     """Translates the chunks of a stream into the form of another API."""
 
     def __call__(self, chunks: Generator[Item, None, None]) -> Generator[Item, None, None]:
@@ -42,13 +42,13 @@ class Translated(Protocol):
     stream: bool
 
     def asked(self, llm: Llama) -> ChatRequest | CompletionRequest:
-        """The equivalent request. It always asks for a stream, which `teller` reads.
+        """The equivalent request. It always asks for a stream, which `translator` reads.
 
         Raises:
             ValueError, HTTPException: the body has no equivalent.
         """
 
-    def teller(self, asked: Any) -> Teller:
+    def translator(self, asked: Any) -> Translator:
         """Returns what translates the answer."""
 
     def progress_chunk(self) -> Item:
@@ -100,8 +100,8 @@ class Generating:
         try:
             body: Translated = await self.bodies.parsed(request, model)
             asked = await self.bodies.run(body.asked, self.lender.llm)
-            teller = body.teller(asked)
-            return await self._answer(request, asked, body.stream, teller, error_event, body.progress_chunk, ping)
+            translator = body.translator(asked)
+            return await self._answer(request, asked, body.stream, translator, error_event, body.progress_chunk, ping)
         except Exception as error:
             return reply_to(error)
 
@@ -110,7 +110,7 @@ class Generating:
         request: Request,
         asked: CompletionRequest | ChatRequest,
         is_stream: bool,
-        teller: Teller | None,
+        translator: Translator | None,
         error_event: Callable[[Exception, int], Item],
         progress_chunk: Callable[[], Item],
         ping: bytes = PING,
@@ -124,12 +124,12 @@ class Generating:
             else:  # then the stream reports what is wrong
                 checking.add_done_callback(lambda done: done.cancelled() or done.exception())
         work = self.lender.work(asked)
-        told = work if teller is None else _translated(work, teller)
-        job = self._worker.start(_as_events(told) if is_stream else told)
+        answer = work if translator is None else _translated(work, translator)
+        job = self._worker.start(_as_events(answer) if is_stream else answer)
         note_job(request.scope, job)
         if is_stream:
             progress = Progress(job, progress_chunk()) if asked.return_progress else None
-            return EventStream(job, error_event, progress=progress, ping=ping, ends_itself=teller is not None)
+            return EventStream(job, error_event, progress=progress, ping=ping, ends_itself=translator is not None)
         async with stopped_when_client_leaves(request.receive, job):
             whole = await anext(job)
             async for _ in job:
@@ -137,10 +137,10 @@ class Generating:
         return JsonReply(whole)
 
 
-def _translated(work: Work, teller: Teller) -> Work:
+def _translated(work: Work, translator: Translator) -> Work:
     def translated(watch: Watch) -> Generator[Item, None, None]:
         with contextlib.closing(work(watch)) as chunks:
-            yield from teller(chunks)
+            yield from translator(chunks)
 
     return translated
 

@@ -34,14 +34,14 @@ class HostsChecked:
         allowed: names and addresses, besides the loopback ones, under which the server may be called and whose pages
             may call it. An unspecified address (0.0.0.0) allows every address, but no name, because addresses cannot be
             rebound. ``"*"`` allows every host and origin.
-        own: names and addresses that the server listens on. It may be called under them, but pages of another port
-            must not call it.
+        addresses: names and addresses that the server listens on. It may be called under them, but pages of another
+            port must not call it.
     """
 
-    def __init__(self, app: ASGIApp, allowed: Iterable[str], own: Iterable[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, allowed: Iterable[str], addresses: Iterable[str] = ()) -> None:
         self._app = app
         self._allowed = {checked_host(name) for name in allowed}
-        self._names = {*self._allowed, *map(checked_host, own)}
+        self._names = {*self._allowed, *map(checked_host, addresses)}
         self._any_address = any(_is_unspecified(name) for name in self._names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -79,12 +79,12 @@ def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, wo
 
     @app.post("/apply-template", response_model=None, openapi_extra=with_body(ChatRequest))
     async def apply_template(request: Request) -> Response:
-        return await prompt_told(request, bodies, llm, ChatRequest, lambda prompt: {"prompt": _text_of(llm, prompt)})
+        return await prompt_reply(request, bodies, llm, ChatRequest, lambda prompt: {"prompt": _text_of(llm, prompt)})
 
     @app.post("/chat/completions/input_tokens", include_in_schema=False, response_model=None)
     @app.post("/v1/chat/completions/input_tokens", response_model=None, openapi_extra=with_body(ChatRequest))
     async def count(request: Request) -> Response:
-        return await prompt_told(request, bodies, llm, ChatRequest, counted)
+        return await prompt_reply(request, bodies, llm, ChatRequest, counted)
 
     @app.get("/props")
     async def props() -> dict[str, Any]:
@@ -97,27 +97,27 @@ def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, wo
         return JsonReply([_slot(llm, number, worker) for number in range(worker.max_running)])
 
 
-async def prompt_told(
+async def prompt_reply(
     request: Request,
     bodies: Bodies,
     llm: Llama,
     model: type[BaseModel],
-    told: Callable[[ChatPrompt], dict[str, Any]],
+    answer: Callable[[ChatPrompt], dict[str, Any]],
     reply_to: Callable[[Exception], Response] = error_reply,
 ) -> Response:
-    """Answers with what `told` says of a chat's prompt.
+    """Replies with what `answer` makes of a chat's prompt.
 
     Args:
         request: the HTTP request.
         bodies: reads its body.
         llm: the model.
         model: the type of the body, with a method ``prompt``.
-        told: makes the answer.
+        answer: makes the body of the reply.
         reply_to: makes the response to an error.
     """
     try:
         body: Any = await bodies.parsed(request, model)
-        return JsonReply(told(await bodies.run(body.prompt, llm)))
+        return JsonReply(answer(await bodies.run(body.prompt, llm)))
     except Exception as error:  # a chat handler may raise anything
         return reply_to(error)
 

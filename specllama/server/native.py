@@ -80,10 +80,10 @@ class _Native(OtherForm):
         }
         return checked(body, CompletionRequest)
 
-    def teller(self, asked: CompletionRequest) -> _Told:
+    def translator(self, asked: CompletionRequest) -> _Translator:
         """Returns what translates the answer: see ``Translated``."""
         assert self._llm is not None
-        return _Told(self, asked, self._llm)
+        return _Translator(self, asked, self._llm)
 
     def progress_chunk(self) -> Item:
         """The other fields of chunks with the progress of the prompt."""
@@ -160,7 +160,7 @@ class _Text:
         self.last: Item = {}
 
 
-class _Told:
+class _Translator:
     """Translates an answer into the form of llama-server's completions."""
 
     def __init__(self, request: _Native, asked: CompletionRequest, llm: Llama) -> None:

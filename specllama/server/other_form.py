@@ -76,14 +76,14 @@ class OtherForm(BaseModel):
         """See ``Translated``. Not used, because `return_progress` is refused."""
         return {}
 
-    def warned(self, told: Mapping[str, Any]) -> Item:
+    def warned(self, other_fields: Mapping[str, Any]) -> Item:
         """The warnings of an answer, if there are any: those of the equivalent request, and fields without effect.
 
         Args:
-            told: the other fields of the answer's chunks.
+            other_fields: the fields of the answer's chunks besides its text.
         """
         names = [*sorted(self.ignored & (self.model_extra or {}).keys()), *self.without_effect()]
-        warnings = [*told.get("warnings", ()), *(f"{name} has no effect here" for name in names)]
+        warnings = [*other_fields.get("warnings", ()), *(f"{name} has no effect here" for name in names)]
         return {"warnings": warnings} if warnings else {}
 
 

@@ -61,15 +61,15 @@ def ids_of(llm: Llama, prompt: OnePrompt) -> str | list[int]:
     return ids
 
 
-def require_room_for_prompt(prompt: OnePrompt, n_ctx: int, beside: int = 0) -> None:
+def require_room_for_prompt(prompt: OnePrompt, n_ctx: int, other_bytes: int = 0) -> None:
     """Refuses a prompt that cannot fit, before it is tokenized.
 
     Raises:
-        ValueError: it cannot fit, with `beside` bytes of other text.
+        ValueError: it cannot fit beside `other_bytes` of other text.
     """
     num_ids = 0 if isinstance(prompt, str) else sum(isinstance(part, int) for part in prompt)
     require_room_for_ids(num_ids, n_ctx)
-    require_room(size_of(prompt) + BYTES_OF_TOKEN * num_ids + beside, n_ctx)
+    require_room(size_of(prompt) + BYTES_OF_TOKEN * num_ids + other_bytes, n_ctx)
 
 
 def _is_list_of(kind: type, given: Any) -> bool:

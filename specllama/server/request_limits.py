@@ -192,7 +192,9 @@ def checked(value: dict[str, Any], model: type[_Body], place: Callable[[Place], 
         return model.model_validate(value)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)[:_MOST_PROBLEMS]
-        raise HTTPException(400, "; ".join(_told(place(each["loc"]), each["msg"]) for each in problems)) from None
+        raise HTTPException(
+            400, "; ".join(_problem_text(place(each["loc"]), each["msg"]) for each in problems)
+        ) from None
 
 
 def _num_values(body: bytes) -> int:
@@ -223,7 +225,7 @@ def _num_in(ids: list[Any]) -> int:
     return sum(len(part) + 1 if isinstance(part, list) else not isinstance(part, dict) for part in ids)
 
 
-def _told(place: Place, problem: str) -> str:
+def _problem_text(place: Place, problem: str) -> str:
     """A place and its problem, without the given value, which may be long."""
     named = ".".join(str(part)[:40] for part in place) or "the body"
     what = problem.removeprefix("Value error, ")  # a prefix that pydantic adds to our message

@@ -21,7 +21,7 @@ from .document import with_body
 from .errors import error_body, error_reply
 from .generating import Generating
 from .job import Item
-from .llama_server import counted, prompt_told
+from .llama_server import counted, prompt_reply
 from .other_form import OtherChat, with_fields_of
 from .said import say_once
 from .wire import is_others, without_nulls
@@ -164,7 +164,7 @@ class ResponsesRequest(OtherChat):
             body.update(logprobs=True, top_logprobs=self.top_logprobs or 0)
         return body
 
-    def teller(self, asked: ChatRequest) -> _Events:
+    def translator(self, asked: ChatRequest) -> _Events:
         """Returns what translates the answer: see ``Translated``."""
         return _Events(self, asked)
 
@@ -185,7 +185,7 @@ def add_responses(app: FastAPI, generating: Generating) -> None:
     @app.post("/responses/input_tokens", include_in_schema=False, response_model=None)
     @app.post("/v1/responses/input_tokens", response_model=None, openapi_extra=with_body(ResponsesRequest))
     async def count(request: Request) -> Response:
-        return await prompt_told(request, generating.bodies, generating.lender.llm, ResponsesRequest, counted)
+        return await prompt_reply(request, generating.bodies, generating.lender.llm, ResponsesRequest, counted)
 
     @app.api_route("/v1/responses/{found}", methods=["GET", "DELETE"], include_in_schema=False)
     @app.get("/v1/responses/{found}/input_items", include_in_schema=False)
@@ -197,8 +197,8 @@ def add_responses(app: FastAPI, generating: Generating) -> None:
 def _error_event(error: Exception, number: int) -> Item:
     """OpenAI's error event. It also has the object from which OpenAI's clients raise an error during a stream."""
     said = error_body(error)
-    told = {name: said["error"][name] for name in ("code", "message", "param")}
-    return {"type": "error", **told, "sequence_number": number, **said}
+    fields = {name: said["error"][name] for name in ("code", "message", "param")}
+    return {"type": "error", **fields, "sequence_number": number, **said}
 
 
 # The request
@@ -439,11 +439,11 @@ class _Events:
         if status == "completed":
             response["completed_at"] = time.time()
         if is_done:
-            response.update(timings=blocks.told["timings"], **asked.warned(blocks.told))
+            response.update(timings=blocks.other_fields["timings"], **asked.warned(blocks.other_fields))
         return response
 
     def _usage(self) -> Item:
-        usage = self._blocks.told["usage"]
+        usage = self._blocks.other_fields["usage"]
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         return {
             "input_tokens": usage["prompt_tokens"],

@@ -14,7 +14,7 @@ _BOUNDS: dict[str, dict[str, float]] = {
     "repeat_penalty": {"ge": 0.0},
     **{name: {"ge": -2.0, "le": 2.0} for name in ("frequency_penalty", "presence_penalty")},
 }
-_TOLD = {
+_DESCRIPTIONS = {
     "temperature": "0 is greedy. Default 0.8, in chats 0.2, as those of Llama's methods.",
     "top_k": "How many tokens may be chosen from; 0 or -1: all.",
     "typical_p": "Locally typical sampling; 1 is off.",
@@ -35,7 +35,7 @@ else:
         **{
             name: (
                 type(default) | None,
-                Field(None, description=_TOLD.get(name, f"Default {default}."), **_BOUNDS.get(name, {})),
+                Field(None, description=_DESCRIPTIONS.get(name, f"Default {default}."), **_BOUNDS.get(name, {})),
             )
             for name, default in CHAIN.items()
             if name != "penalty_last_n"

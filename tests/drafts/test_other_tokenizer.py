@@ -286,8 +286,8 @@ BOTH = pytest.mark.parametrize("read", [("words", "bytes"), ("bytes", "words")],
 def test_parts_are_read_as_the_whole(read: Read) -> None:
     """Where words begin, which is where every tokenizer cuts."""
     tokens = read.target_tokens(ENGLISH.encode())
-    retold = _test.Retold(read.translation)
-    assert retold.read(tokens) == read.draft_tokens(ENGLISH.encode())
+    translated = _test.TranslatedText(read.translation)
+    assert translated.read(tokens) == read.draft_tokens(ENGLISH.encode())
 
 
 @BOTH
@@ -295,29 +295,29 @@ def test_what_is_read_does_not_depend_on_what_was_read_before(read: Read) -> Non
     """Text that grows by a token, is cut within a character, or is another one from some place on."""
     tokens = read.target_tokens(TEXT.encode())
     rng = np.random.default_rng(1)
-    retold, size = _test.Retold(read.translation), 0
+    translated, size = _test.TranslatedText(read.translation), 0
     for _ in range(300):
         size = int(np.clip(size + rng.integers(-6, 9), 0, len(tokens)))
         text = tokens[:size]
         if rng.random() < 0.3:
             text = [*text, *map(int, rng.integers(0, read.target.n_vocab, 3))]
-        before = retold.read([]) if rng.random() < 0.02 else []
-        found = retold.read(text)
-        assert found == _test.Retold(read.translation).read(text)
+        before = translated.read([]) if rng.random() < 0.02 else []
+        found = translated.read(text)
+        assert found == _test.TranslatedText(read.translation).read(text)
         assert len(before) <= 1
-    assert b"".join(piece(read.draft, token) for token in retold.read(tokens)).strip() == TEXT.encode().strip()
+    assert b"".join(piece(read.draft, token) for token in translated.read(tokens)).strip() == TEXT.encode().strip()
 
 
 @BOTH
 def test_only_the_end_is_read_again(read: Read) -> None:
     tokens = read.target_tokens(ENGLISH.encode() * 8)
-    retold = _test.Retold(read.translation)
-    retold.read(tokens[:-60])
-    before = retold.num_tokenized
+    translated = _test.TranslatedText(read.translation)
+    translated.read(tokens[:-60])
+    before = translated.num_tokenized
     for size in range(len(tokens) - 60, len(tokens) + 1):
-        own = retold.read(tokens[:size])
-        assert len(own) - retold.num_unchanged <= 240
-    assert retold.num_tokenized - before < 61 * 240
+        found_tokens = translated.read(tokens[:size])
+        assert len(found_tokens) - translated.num_unchanged <= 240
+    assert translated.num_tokenized - before < 61 * 240
 
 
 @BOTH
@@ -325,7 +325,7 @@ def test_special_tokens_are_none_of_text(read: Read) -> None:
     """The draft reads its own end in place of the target's, and never a name."""
     target, draft = (LARGE["words"], LARGE["bytes"]) if read.target.n_vocab > 300 else (LARGE["bytes"], LARGE["words"])
     tokens = read.target_tokens(b"the cat")
-    found = _test.Retold(read.translation).read([target.bos, *tokens, target.eos, *tokens])
+    found = _test.TranslatedText(read.translation).read([target.bos, *tokens, target.eos, *tokens])
     assert found.count(draft.eos) == 1
     written = b"".join(piece(read.draft, token) for token in found if token not in (draft.bos, draft.eos))
     assert written.replace(b" ", b"") == b"thecatthecat"
@@ -339,7 +339,7 @@ def test_half_a_character(read: Read) -> None:
     whole = "caf\u00e9 \U0001f999 \u4f60".encode()
     tokens = read.target_tokens(whole)
     for size in range(len(tokens) + 1):
-        read_so_far = _test.Retold(read.translation).read(tokens[:size])
+        read_so_far = _test.TranslatedText(read.translation).read(tokens[:size])
         written = b"".join(piece(read.draft, token) for token in read_so_far)
         expected = b"".join(piece(read.target, token) for token in tokens[:size])
         assert size == 0 or written.strip() == expected.strip()

@@ -114,7 +114,7 @@ def test_what_is_forced() -> None:
     }
     constraint = _core.MaskConstraint([END], lambda recent: answers[len(recent)])
     forced = [constraint.forced([3] * i) for i in range(5)]
-    assert [one and (one.token, one.alone) for one in forced] == [(5, True), (6, False), None, None, None]
+    assert [one and (one.token, one.is_unique) for one in forced] == [(5, True), (6, False), None, None, None]
 
 
 @pytest.mark.parametrize("after", [0, 3, 11])

@@ -47,11 +47,11 @@ std::shared_ptr<Rows> make_rows(int type, std::size_t rows, std::size_t columns,
 }
 
 std::shared_ptr<Linear> make_linear(std::shared_ptr<Matrix> weight, const std::optional<Floats> & bias) {
-    std::vector<float> own;
+    std::vector<float> values;
     if (bias) {
-        own.assign(bias->data(), bias->data() + bias->size());
+        values.assign(bias->data(), bias->data() + bias->size());
     }
-    return std::make_shared<Linear>(Linear{std::move(weight), std::move(own)});
+    return std::make_shared<Linear>(Linear{std::move(weight), std::move(values)});
 }
 
 std::vector<Linear> copies(const std::vector<std::shared_ptr<Linear>> & given) {
@@ -73,9 +73,9 @@ std::shared_ptr<StateHead> make_head(std::size_t n_embd, std::size_t n_vocab, co
     parts.n_embd = n_embd;
     parts.n_vocab = n_vocab;
     for (const Layers & layers : places) {
-        std::vector<ResidualLayer> & own = parts.places.emplace_back();
+        std::vector<ResidualLayer> & place = parts.places.emplace_back();
         for (const auto & [curved, straight] : layers) {
-            own.push_back({*curved, straight ? std::optional(*straight) : std::nullopt});
+            place.push_back({*curved, straight ? std::optional(*straight) : std::nullopt});
         }
     }
     parts.hidden = copies(hidden);

@@ -84,7 +84,7 @@ void bind_pace_for_tests(py::module_ & module) {
             },
             py::arg("probability"), py::arg("before"), py::arg("by_head") = false)
         .def_static("of_lookup", &lookup_expectation, py::arg("length"), py::arg("disputed"))
-        .def_static("of_grammar", &grammar_expectation, py::arg("alone"));
+        .def_static("of_grammar", &grammar_expectation, py::arg("is_unique"));
     py::class_<Pace>(module, "Pace", "What decides how much is drafted.")
         .def(py::init(&make_pace), py::arg("constants") = std::map<std::string, double>(),
              py::arg("drawers") = std::vector<std::tuple<std::string, std::size_t, std::size_t>>{{"model", 512, 1}})

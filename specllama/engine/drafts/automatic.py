@@ -174,9 +174,9 @@ def _decided(path: str) -> tuple[Decision, bool]:
     except NOT_KNOWN as error:
         _LOGGER.debug("what drafts for %s cannot be kept: %s", path, error)
     folder = os.path.dirname(os.path.abspath(path))
-    beside = {file: why for file, why in found.left_out.items() if os.path.dirname(file) == folder}
+    left_out = {file: why for file, why in found.left_out.items() if os.path.dirname(file) == folder}
     heads = {one.draft_model: one.why_not for one in found.found if one.is_of_name and not one.in_model}
-    for file, why in (beside | heads).items():
+    for file, why in (left_out | heads).items():
         if why is not None:
             warn(f"draft_model='auto' leaves {os.path.basename(file)} out: {why}")
     return decision, True

@@ -23,9 +23,9 @@ class BlockHeadDraft(DecodingDraft):
 
     name = "head"
 
-    def drawer(self, own: Sequences | None) -> _core.Drafter:
+    def drawer(self, sequences: Sequences | None) -> _core.Drafter:
         """See the base class."""
-        return _core.Drafter.block_head(self.sequence_of(own), self.window)
+        return _core.Drafter.block_head(self.sequence_of(sequences), self.window)
 
 
 class BlockHeadInFile(DecodingHead[BlockHeadFile]):
@@ -50,7 +50,7 @@ class BlockHeadInFile(DecodingHead[BlockHeadFile]):
         size = self.file.block.size
         least = {"n_ctx": size + 1, "n_batch": size}
         for name, count in least.items():
-            given = self._own.get(name, count)
+            given = self._draft_kwargs.get(name, count)
             if given < count:
                 raise ValueError(
                     f"{name}={given} in draft_kwargs is too small: the head {self.file.path} reads blocks of {size} "
@@ -58,4 +58,4 @@ class BlockHeadInFile(DecodingHead[BlockHeadFile]):
                 )
         settings = super().settings(target)
         usual = {"n_ctx": settings["n_ctx"], "n_batch": min(settings["n_batch"], _MOST_AT_ONCE)}
-        return {**settings, **{name: max(usual[name], count) for name, count in least.items()}, **self._own}
+        return {**settings, **{name: max(usual[name], count) for name, count in least.items()}, **self._draft_kwargs}

@@ -70,9 +70,9 @@ class DecodingDraft(DrawingDraft):
         """See the base class."""
         return self.model.kept()
 
-    def sequence_of(self, own: Sequences | None) -> _core.Sequence:
-        """The sequence that it decodes with, of `own` or else its own."""
-        return self.sequence if own is None else own[self.name]
+    def sequence_of(self, sequences: Sequences | None) -> _core.Sequence:
+        """The sequence that it decodes with: that of `sequences`, or else its own."""
+        return self.sequence if sequences is None else sequences[self.name]
 
     def notice_closing(self) -> None:
         """Mark the draft as unusable if its owner has closed it: its native context must not be touched any more."""

@@ -66,24 +66,24 @@ class Draft(abc.ABC):
         return contextlib.nullcontext()
 
     @abc.abstractmethod
-    def drafters(self, own: Sequences | None = None) -> list[_core.Drafter]:
+    def drafters(self, sequences: Sequences | None = None) -> list[_core.Drafter]:
         """Make the native drafters for one text. Of offers that are equally good, the first one's is taken.
 
         Args:
-            own: sequences to use in place of the draft's own, by the names of its models.
+            sequences: those to use in place of the draft's own, by the names of its models.
         """
 
     def loop(
-        self, target: _core.Sequence, own: Sequences | None = None, scheduler: _core.Scheduler | None = None
+        self, target: _core.Sequence, sequences: Sequences | None = None, scheduler: _core.Scheduler | None = None
     ) -> _core.Speculator:
         """The native loop over the target and this draft.
 
         Args:
             target: the target's sequence.
-            own: see `drafters`.
+            sequences: see `drafters`.
             scheduler: decodes for several texts at once; None if this text is decoded alone.
         """
-        return _core.Speculator(target, self.drafters(own), scheduler)
+        return _core.Speculator(target, self.drafters(sequences), scheduler)
 
     def looks_up(self, options: Options) -> bool:
         """Whether it also drafts from the corpus that a request may bring, with these options."""
@@ -127,16 +127,16 @@ class DrawingDraft(Draft):
         self._corpus = corpus
 
     @abc.abstractmethod
-    def drawer(self, own: Sequences | None) -> _core.Drafter:
+    def drawer(self, sequences: Sequences | None) -> _core.Drafter:
         """Make the native drafter that draws.
 
         Args:
-            own: see `drafters`.
+            sequences: see `drafters`.
         """
 
-    def drafters(self, own: Sequences | None = None) -> list[_core.Drafter]:
+    def drafters(self, sequences: Sequences | None = None) -> list[_core.Drafter]:
         """See the base class."""
-        return [_core.Drafter.grammar(), _core.Drafter.lookup(self._corpus), self.drawer(own)]
+        return [_core.Drafter.grammar(), _core.Drafter.lookup(self._corpus), self.drawer(sequences)]
 
 
 class DraftOfMany(Draft):
@@ -147,9 +147,9 @@ class DraftOfMany(Draft):
         self._draft = draft
         self._sequences = sequences
 
-    def drafters(self, own: Sequences | None = None) -> list[_core.Drafter]:
+    def drafters(self, sequences: Sequences | None = None) -> list[_core.Drafter]:
         """See the base class."""
-        return [] if self.unusable is not None else self._draft.drafters(own or self._sequences or None)
+        return [] if self.unusable is not None else self._draft.drafters(sequences or self._sequences or None)
 
 
 class Loaded(NamedTuple):
@@ -168,8 +168,8 @@ class Loader(Protocol):
     `Engine` and `Llama` open drafts with different loaders, and differ in nothing else.
     """
 
-    def load(self, path: str, target: Model, own: Mapping[str, Any]) -> Loaded:
-        """Load a draft model with the target's settings, except for those in `own`."""
+    def load(self, path: str, target: Model, draft_kwargs: Mapping[str, Any]) -> Loaded:
+        """Load a draft model with the target's settings, except for those in `draft_kwargs`."""
 
     def tokenize(self, text: str) -> Sequence[int]:
         """The tokens of a text in the target's vocabulary, without BOS."""

@@ -50,10 +50,10 @@ class DraftOptions:
 
     def __post_init__(self) -> None:
         """Check the options."""
-        own = self.draft_kwargs
-        if own is not None and not (isinstance(own, dict) and all(isinstance(name, str) for name in own)):
+        given = self.draft_kwargs
+        if given is not None and not (isinstance(given, dict) and all(isinstance(name, str) for name in given)):
             raise TypeError(
-                f"draft_kwargs={own!r:.100} must be a dict of the draft's constructor arguments, such as "
+                f"draft_kwargs={given!r:.100} must be a dict of the draft's constructor arguments, such as "
                 "{'n_gpu_layers': 0}"
             )
         object.__setattr__(self, "draft_vocabulary", checked_draft_vocabulary(self.draft_vocabulary))

@@ -7,7 +7,7 @@ from specllama.models.eagle3_file import Eagle3File
 
 from .head import DecodingHead
 
-_SHOWN = ("eagle3_prenorm-0", "fc_out")  # the head's own state, and the output of its encoder
+_STATES = ("eagle3_prenorm-0", "fc_out")  # the head's own state, and the output of its encoder
 
 
 class Eagle3InFile(DecodingHead[Eagle3File]):
@@ -17,4 +17,4 @@ class Eagle3InFile(DecodingHead[Eagle3File]):
 
     def hidden(self, target: int) -> Hidden:
         """See the base class."""
-        return Hidden(_SHOWN, len(self.file.layers) * self.file.hidden_size, encodes=True, target=target)
+        return Hidden(_STATES, len(self.file.layers) * self.file.hidden_size, encodes=True, target=target)

@@ -55,8 +55,8 @@ class ForeignDraft(DecodingDraft):
             "of a draft of the target's family; draft_model='lookup' may be faster"
         )
 
-    def drawer(self, own: Sequences | None) -> _core.Drafter:
+    def drawer(self, sequences: Sequences | None) -> _core.Drafter:
         """See the base class."""
         return _core.Drafter.foreign(
-            self.sequence_of(own), self._translation, window=self.window, tokens=self._vocabulary.tokens
+            self.sequence_of(sequences), self._translation, window=self.window, tokens=self._vocabulary.tokens
         )

@@ -38,7 +38,7 @@ class FunctionDraft(Draft):
         """The name of the function's type."""
         return type(self._function).__name__
 
-    def drafters(self, own: Sequences | None = None) -> list[_core.Drafter]:
+    def drafters(self, sequences: Sequences | None = None) -> list[_core.Drafter]:
         """See the base class."""
         return [_core.Drafter.function(self._propose)]
 

@@ -21,7 +21,7 @@ from .draft import DrawingKind, Loader, Sequences
 from .draft_options import TEXT, DraftOptions
 
 OF_A_HEAD = TEXT | {"draft_window"}
-_OWN = frozenset({"n_ctx", "n_batch", "n_threads", "n_gpu_layers", "kernels"})
+_DRAFT_KWARGS = frozenset({"n_ctx", "n_batch", "n_threads", "n_gpu_layers", "kernels"})
 """The settings in which a head may differ from its target."""
 _File = TypeVar("_File", bound=HeadFile)
 
@@ -31,9 +31,9 @@ class HeadDraft(DecodingDraft):
 
     name = "head"
 
-    def drawer(self, own: Sequences | None) -> _core.Drafter:
+    def drawer(self, sequences: Sequences | None) -> _core.Drafter:
         """See the base class."""
-        return _core.Drafter.head(self.sequence_of(own), self.window)
+        return _core.Drafter.head(self.sequence_of(sequences), self.window)
 
 
 class HeadInFile(DrawingKind, Generic[_File]):
@@ -91,10 +91,11 @@ class DecodingHead(HeadInFile[_File]):
 
     def __init__(self, options: DraftOptions) -> None:
         super().__init__(options)
-        self._own: dict[str, Any] = dict(options.draft_kwargs or {})
-        if unknown := self._own.keys() - _OWN:
+        self._draft_kwargs: dict[str, Any] = dict(options.draft_kwargs or {})
+        if unknown := self._draft_kwargs.keys() - _DRAFT_KWARGS:
             raise ValueError(
-                f"draft_kwargs of a head may have {', '.join(sorted(_OWN))}: leave {', '.join(sorted(unknown))} out"
+                f"draft_kwargs of a head may have {', '.join(sorted(_DRAFT_KWARGS))}: leave "
+                f"{', '.join(sorted(unknown))} out"
             )
 
     @abc.abstractmethod
@@ -114,7 +115,7 @@ class DecodingHead(HeadInFile[_File]):
             "n_threads": of_target.n_threads,
             "n_gpu_layers": of_target.model_params.n_gpu_layers,
             "kernels": of_target.kernels.choice,
-            **self._own,
+            **self._draft_kwargs,
         }
 
     def open(self, target: Model, loader: Loader) -> DecodingDraft:

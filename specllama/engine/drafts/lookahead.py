@@ -66,7 +66,7 @@ class LookaheadDraft(Draft):
         super().__init__(LOOKAHEAD, None)
         self.sizes = sizes
 
-    def drafters(self, own: Sequences | None = None) -> list[_core.Drafter]:
+    def drafters(self, sequences: Sequences | None = None) -> list[_core.Drafter]:
         """See the base class."""
         return [_core.Drafter.grammar(), _core.Drafter.lookahead(self.sizes.native())]
 

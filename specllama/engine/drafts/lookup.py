@@ -20,7 +20,7 @@ class LookupDraft(Draft):
         super().__init__(LOOKUP, target.why_no_rollback)
         self._corpus = corpus
 
-    def drafters(self, own: Sequences | None = None) -> list[_core.Drafter]:
+    def drafters(self, sequences: Sequences | None = None) -> list[_core.Drafter]:
         """See the base class."""
         return [_core.Drafter.grammar(), _core.Drafter.lookup(self._corpus)]
 

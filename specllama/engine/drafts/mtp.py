@@ -51,21 +51,21 @@ class OwnMtp(DrawingKind):
 
     def open(self, target: Model, loader: Loader) -> HeadDraft:
         """See the base class. The layers use the target's weights, with a context of their own."""
-        corpus, own = self.corpus(target, loader), target.settings
-        shown = self.hidden_states(own.path)
-        if own.hidden != shown:
+        corpus, of_target = self.corpus(target, loader), target.settings
+        wanted = self.hidden_states(of_target.path)
+        if of_target.hidden != wanted:
             raise ValueError(
                 "the target was opened without its MTP layers: give draft_model='mtp' where you create the Llama"
             )
-        hidden = _of_layers(int(llama_cpp.llama_model_n_embd(target.address)), shown.num_layers)
-        params = own.params_of_another()
+        hidden = _of_layers(int(llama_cpp.llama_model_n_embd(target.address)), wanted.num_layers)
+        params = of_target.params_of_another()
         taps = hidden.make_with(params)
-        with one_at_a_time(), captured_errors() as errors, quiet(own.verbose):
+        with one_at_a_time(), captured_errors() as errors, quiet(of_target.verbose):
             context = made_context(target.address, params, taps)
         if not context.address:
             raise MemoryError(f"no context for the MTP layers: {why_no_context(errors, 'take a smaller n_ctx (-c)')}")
         hidden.begin(context.address)
-        settings = dataclasses.replace(own, context_params=params, hidden=hidden)
+        settings = dataclasses.replace(of_target, context_params=params, hidden=hidden)
         weights = contextlib.ExitStack()  # they belong to the target
         weights.enter_context(target.kept())
         model = OpenedModel(target.address, context.address, settings, (context, weights), name="draft", taps=taps)

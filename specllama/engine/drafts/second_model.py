@@ -77,18 +77,18 @@ class ModelDraft(DecodingDraft):
                 "recurrent, so leave it out"
             )
 
-    def drawer(self, own: Sequences | None) -> _core.Drafter:
+    def drawer(self, sequences: Sequences | None) -> _core.Drafter:
         """See the base class."""
         return _core.Drafter.model(
-            self.sequence_of(own),
+            self.sequence_of(sequences),
             window=self.window,
             tokens=self._vocabulary.tokens,
             mask=self._mask,
             map=self.map,
-            inner=self.guessing(own),
+            inner=self.guessing(sequences),
         )
 
-    def guessing(self, own: Sequences | None) -> _core.Drafter | None:
+    def guessing(self, sequences: Sequences | None) -> _core.Drafter | None:
         """Make the native drafter that guesses what this one will draw; None if there is none."""
         return _core.Drafter.lookup(self._corpus) if self._looks_up else None
 
@@ -117,9 +117,9 @@ class StagedDraft(ModelDraft):
         with super().kept(), self.inner.kept():
             yield
 
-    def guessing(self, own: Sequences | None) -> _core.Drafter:
+    def guessing(self, sequences: Sequences | None) -> _core.Drafter:
         """See the base class."""
-        sequence = self.inner.sequence if own is None else own["inner"]
+        sequence = self.inner.sequence if sequences is None else sequences["inner"]
         # Both drafts use the same list of tokens, but only one of them counts what the target writes.
         tokens = self._vocabulary.tokens if self.map is None and self.inner.map is None else None
         apart = None if tokens is None else tokens.apart()
@@ -185,13 +185,12 @@ class FileModel(DrawingKind):
                 return draft_of(target, model, self.options, inner, **more)
 
     def _load(self, path: str, target: Model, loader: Loader) -> Loaded:
-        own = dict(self.opened_with)
-        check_opening(path, own)
-        if not have_same_tokens(
-            target.settings.path, path
-        ):  # the roles of tokens are compared later, when the draft is open
-            check_vocabulary_of_file(require_in_common, target.vocab, path, overrides=own.get("kv_overrides"))
-        return loader.load(path, target, own)
+        draft_kwargs = dict(self.opened_with)
+        check_opening(path, draft_kwargs)
+        # The roles of tokens are compared later, when the draft is open.
+        if not have_same_tokens(target.settings.path, path):
+            check_vocabulary_of_file(require_in_common, target.vocab, path, overrides=draft_kwargs.get("kv_overrides"))
+        return loader.load(path, target, draft_kwargs)
 
     def _open_inner(self, path: str, target: Model, loader: Loader) -> ModelDraft:
         """Open the draft's own draft. It is made as a draft for the target, because it reads the target's text.

@@ -55,9 +55,9 @@ class CombinedDraft(Draft):
         with self.both[0].kept(), self.both[1].kept():
             yield
 
-    def drafters(self, own: Sequences | None = None) -> list[_core.Drafter]:
+    def drafters(self, sequences: Sequences | None = None) -> list[_core.Drafter]:
         """See the base class."""
-        drawers = [draft.drawer(own) for draft in self.both]
+        drawers = [draft.drawer(sequences) for draft in self.both]
         return [_core.Drafter.grammar(), _core.Drafter.lookup(self._corpus), *drawers]
 
     def notice_closing(self) -> None:
@@ -127,6 +127,6 @@ class HeadAndModel(DraftKind):
             for kind in self._both:
                 drafts.append(kind.open(target, loader))
                 stack.callback(drafts[-1].close)
-            together = CombinedDraft(drafts, self.corpus(target, loader))
+            combined = CombinedDraft(drafts, self.corpus(target, loader))
             stack.pop_all()
-        return together
+        return combined

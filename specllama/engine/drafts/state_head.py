@@ -47,7 +47,7 @@ class StateHeadDraft(DrawingDraft):
         """See the base class."""
         return {"head": None}
 
-    def drawer(self, own: Sequences | None) -> _core.Drafter:
+    def drawer(self, sequences: Sequences | None) -> _core.Drafter:
         """See the base class."""
         return _core.Drafter.state_head(self._head)
 
