@@ -62,10 +62,6 @@ void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampl
     without_gil([&] { self.begin(std::move(tokens), std::move(settings)); });
 }
 
-Round step(Speculator & self, std::size_t max_tokens) {
-    return without_gil([&] { return self.step(max_tokens); });
-}
-
 py::array_t<float> logits(Speculator & self, std::size_t i) {
     return py::array_t<float>(static_cast<py::ssize_t>(self.n_vocab()), self.logits(i));
 }
@@ -125,7 +121,12 @@ void bind_speculator(py::module_ & module) {
              py::arg("constraint") = nullptr, py::arg("poll") = py::none(), py::arg("keeps_logits") = false,
              py::arg("corpus") = py::none())
         .def("prefill", [](Speculator & self) { return without_gil([&] { return self.prefill(); }); })
-        .def("step", &step, py::arg("max_tokens"))
+        .def(
+            "step",
+            [](Speculator & self, std::size_t max_tokens) {
+                return without_gil([&] { return self.step(max_tokens); });
+            },
+            py::arg("max_tokens"))
         .def_property_readonly("round_is_open", &Speculator::round_is_open)
         .def("decode_pending", [](Speculator & self) { without_gil([&] { self.decode_pending(); }); })
         .def("logits", &logits, py::arg("i"))

@@ -177,24 +177,24 @@ std::size_t ModelDrafter::block() const { return mask_ ? paced_block : 1; }
 
 std::optional<DraftToken> ModelDrafter::draw(const DraftRequest & request, std::size_t before,
                                              const Proposal & proposal) {
-    std::optional<DraftToken> drawn = draw_next(request, before, proposal);
-    if (drawn) {
-        judge_guess(proposal.tokens.size() - block_begin_, drawn->token);
-    }
-    return drawn;
-}
-
-std::optional<DraftToken> ModelDrafter::draw_next(const DraftRequest & request, std::size_t before,
-                                                  const Proposal & proposal) {
     assert(!text_.empty());
     if (!has_row(proposal)) {
         decode_block(request, proposal);
     }
-    float * logits = sequence_->logits(block_row_ + proposal.tokens.size() - block_begin_);
+    const std::size_t place = proposal.tokens.size() - block_begin_;
+    std::optional<DraftToken> drawn = draw_from(sequence_->logits(block_row_ + place), request, before, proposal);
+    if (drawn) {
+        judge_guess(place, drawn->token);
+    }
+    return drawn;
+}
+
+std::optional<DraftToken> ModelDrafter::draw_from(float * logits, const DraftRequest & request, std::size_t before,
+                                                  const Proposal & proposal) {
     if (!keeps_ids()) {
         return draw_mapped(request, before, proposal, logits);
     }
-    std::size_t n = std::min(request.target.n_vocab(), sequence_->decoder().n_vocab());
+    const std::size_t n = std::min(request.target.n_vocab(), sequence_->decoder().n_vocab());
     const TokenList * list = listed();
     if (list == nullptr) {
         return drawn_token(request, proposal, source(), before, logits, n, nullptr);

@@ -95,7 +95,8 @@ private:
                                           std::size_t most);
     std::vector<int32_t> guesses(const DraftRequest & request, const Proposal & proposal, std::size_t count);
     void judge_guess(std::size_t place, int32_t token);
-    std::optional<DraftToken> draw_next(const DraftRequest & request, std::size_t before, const Proposal & proposal);
+    std::optional<DraftToken> draw_from(float * logits, const DraftRequest & request, std::size_t before,
+                                        const Proposal & proposal);
     void save();
     void decode(const std::vector<int32_t> & text, std::size_t count, std::size_t first_output);
 

@@ -60,6 +60,19 @@ std::optional<TokenList> listed_by_all(const BatchPart * parts, std::size_t num_
     return listed;
 }
 
+// The panels of the output matrix that a batch needs; none if it needs all.
+WantedPanels panels_of(const std::optional<TokenList> & listed, std::size_t n_vocab, bool is_encoder) {
+    static_assert(TokenList::group_size == kernels::kPanelRows);
+    static constexpr int32_t first_panel = 0;
+    if (listed && !listed->groups().empty()) {
+        return {listed->groups().data(), static_cast<int64_t>(listed->groups().size()), static_cast<int64_t>(n_vocab)};
+    }
+    if (listed && is_encoder) {
+        return {&first_panel, 1, 0};  // no logit is wanted, but llama.cpp would compute all
+    }
+    return {};
+}
+
 }  // namespace
 
 Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, std::string name, std::size_t n_ctx,
@@ -280,25 +293,13 @@ void Decoder::copy_states(std::size_t first, std::size_t count, std::vector<floa
     }
 }
 
-// While embeddings are on, some models compute no logits, others compute all of them, and pooling may end the process.
-// So they are off during a decode; the owner of the context uses them between two texts.
-int32_t Decoder::decode_without_embeddings(const llama_batch & batch) {
-    if (!embeds_) {
-        return api_->llama_decode(context_, batch);
-    }
-    api_->llama_set_embeddings(context_, false);
-    const int32_t code = api_->llama_decode(context_, batch);
-    api_->llama_set_embeddings(context_, true);
-    return code;
-}
-
 // The branches share the cells of the text: no data is copied. This takes 0.1 to 0.2 ms for each branch of 1,000
 // tokens. Between two batches the memory holds the text alone.
 int32_t Decoder::decode_in_branches(const llama_batch & batch, const BatchPart & part) {
     const auto end = branch_ids_.end();
     std::for_each(branch_ids_.begin() + 1, end,
                   [&](int32_t branch) { api_->llama_memory_seq_cp(memory_, part.seq_id, branch, -1, -1); });
-    const int32_t code = decode_without_embeddings(batch);
+    const int32_t code = api_->llama_decode(context_, batch);
     std::for_each(branch_ids_.begin() + 1, end,
                   [&](int32_t branch) { api_->llama_memory_seq_rm(memory_, branch, -1, -1); });
     return code;
@@ -316,16 +317,9 @@ int32_t Decoder::decode_in_layers(const llama_batch & batch, const BatchPart * p
             remove_behind(parts[k].seq_id, parts[k].position);
         }
         hidden_.choose_layer(context_, layer);
-        code = decode_without_embeddings(batch);
+        code = api_->llama_decode(context_, batch);
     }
     return code;
-}
-
-int32_t Decoder::decode_laid_out(const llama_batch & batch, const BatchPart * parts, std::size_t num_parts) {
-    if (num_layers() > 1) {
-        return decode_in_layers(batch, parts, num_parts);
-    }
-    return num_branch_rows(parts[0]) > 0 ? decode_in_branches(batch, parts[0]) : decode_without_embeddings(batch);
 }
 
 int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
@@ -352,23 +346,25 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
         sequence_pointers_.data(),
         outputs_.data(),
     };
-    static_assert(TokenList::group_size == kernels::kPanelRows);
     const std::optional<TokenList> listed = listed_by_all(parts, num_parts, n_vocab_);
-    constexpr int32_t first_panel = 0;
-    WantedPanels wanted{};
-    if (listed && !listed->groups().empty()) {
-        wanted = {listed->groups().data(), static_cast<int64_t>(listed->groups().size()),
-                  static_cast<int64_t>(n_vocab_)};
-    } else if (listed && hidden_.encodes) {
-        wanted = {&first_panel, 1, 0};  // no logit is wanted, but llama.cpp would compute all
-    }
+    WantedPanels wanted = panels_of(listed, n_vocab_, hidden_.encodes);
     std::optional<Taps::Reading> reading;
     if (std::any_of(parts, parts + num_parts, [](const BatchPart & part) { return part.keeps_states; })) {
         reading.emplace(*hidden_.taps);
     }
     const PanelsOfThread wanting(wanted.count > 0 ? &wanted : nullptr);
     operations_seen = {};
-    const int32_t code = decode_laid_out(batch, parts, num_parts);
+    // While embeddings are on, some models compute no logits, others compute all of them, and pooling may end the
+    // process. So they are off during a decode; the owner of the context uses them between two texts.
+    if (embeds_) {
+        api_->llama_set_embeddings(context_, false);
+    }
+    const int32_t code = num_layers() > 1                ? decode_in_layers(batch, parts, num_parts)
+                         : num_branch_rows(parts[0]) > 0 ? decode_in_branches(batch, parts[0])
+                                                         : api_->llama_decode(context_, batch);
+    if (embeds_) {
+        api_->llama_set_embeddings(context_, true);
+    }
     saw_ours_ = saw_ours_ || operations_seen.ours;
     saw_foreign_ = saw_foreign_ || operations_seen.foreign;
     if (code == 0) {

@@ -166,10 +166,8 @@ private:
     bool window_is_whole(int32_t sequence, std::size_t count) const;
     void lay_out(const BatchPart * parts, std::size_t num_parts);
     void lay_out_branches(const BatchPart & part);
-    int32_t decode_without_embeddings(const llama_batch & batch);
     int32_t decode_in_branches(const llama_batch & batch, const BatchPart & part);
     int32_t decode_in_layers(const llama_batch & batch, const BatchPart * parts, std::size_t num_parts);
-    int32_t decode_laid_out(const llama_batch & batch, const BatchPart * parts, std::size_t num_parts);
     std::size_t row_of(std::size_t token, std::size_t num_rows) const;
     std::size_t place_in_batch(std::size_t token) const { return hidden_.block ? places_.at(token) : token; }
 

@@ -223,7 +223,17 @@ void Drafting::propose(const DraftRequest & request, Proposal & out) {
         const bool is_first = out.tokens.empty();
         std::vector<Offer> offers = find(limited, out, limited.gamma - out.tokens.size());
         const Pace::Decision decision = decide(offers);
-        more = go_on(limited, decision, offers, out) && !request.target.is_eog(out.tokens.back());
+        const std::size_t before = out.tokens.size();
+        if (decision.move == Pace::Move::draw) {
+            if (std::optional<DraftToken> token = drawer_->draw(limited, pace_.before(), out)) {
+                append(std::move(*token), out);
+            }
+        } else if (decision.move == Pace::Move::take) {
+            for (std::size_t i = 0; i < decision.count; ++i) {
+                append(offers[decision.offer][i], out);
+            }
+        }
+        more = out.tokens.size() > before && !request.target.is_eog(out.tokens.back());
         if (is_first && paced_) {
             offered_ = std::move(offers);
             used_ = decision.move == Pace::Move::take ? std::optional(decision.offer) : std::nullopt;
@@ -295,29 +305,6 @@ Pace::Decision Drafting::decide(const std::vector<Offer> & offers) {
     // A token that is certain is not worth a decode.
     const bool is_certain = !offers.empty() && offers[0][0].forced;
     return {is_certain ? Move::take : Move::draw, 1, 0};
-}
-
-// Carries out a decision. Returns whether another decision follows.
-bool Drafting::go_on(const DraftRequest & request, const Pace::Decision & decision, std::vector<Offer> & offers,
-                     Proposal & out) {
-    switch (decision.move) {
-        case Pace::Move::draw: {
-            std::optional<DraftToken> token = drawer_->draw(request, pace_.before(), out);
-            if (!token) {
-                return false;
-            }
-            append(std::move(*token), out);
-            return true;
-        }
-        case Pace::Move::take:
-            for (std::size_t i = 0; i < decision.count; ++i) {
-                append(offers[decision.offer][i], out);
-            }
-            return true;
-        case Pace::Move::stop:
-            break;
-    }
-    return false;
 }
 
 void Drafting::append(DraftToken token, Proposal & out) {

@@ -85,8 +85,6 @@ private:
     std::vector<Offer> find(const DraftRequest & request, const Proposal & out, std::size_t most);
     Offer forced(const DraftRequest & request, const Proposal & out, std::size_t most);
     Pace::Decision decide(const std::vector<Offer> & offers);
-    bool go_on(const DraftRequest & request, const Pace::Decision & decision, std::vector<Offer> & offers,
-               Proposal & out);
     void append(DraftToken token, Proposal & out);
     void judge_unused(const Offer & offer, const std::vector<int32_t> & emitted);
 

@@ -147,7 +147,7 @@ const Round & Speculator::step(std::size_t max_tokens) {
     try {
         if (!round_.is_open) {
             draft(max_tokens);
-            decode();
+            decoded(target_.decode(history_, proposal_.tokens, branch_rows_, copies_rows()));
         }
         verify();
     } catch (...) {
@@ -187,12 +187,11 @@ void Speculator::draft(std::size_t max_tokens) {
     round_.is_open = true;
 }
 
-void Speculator::decode() {
-    const bool is_prompt = target_.num_left_of_prompt() > 0;
-    const double seconds = target_.decode(history_, proposal_.tokens, branch_rows_, copies_rows());
+// Counts a batch of the target, and shows the branch rows to their drafter.
+void Speculator::decoded(double seconds) {
     read_branch_rows();
-    (is_prompt ? counters_.prompt_seconds : counters_.verify_seconds) += seconds;
-    counters_.num_first_tokens += is_prompt ? 1 : 0;
+    (num_of_prompt_ > 0 ? counters_.prompt_seconds : counters_.verify_seconds) += seconds;
+    counters_.num_first_tokens += num_of_prompt_ > 0 ? 1 : 0;
 }
 
 void Speculator::forget_round() {
@@ -220,7 +219,8 @@ void Speculator::decode_pending() {
     const auto visiting = visit();
     settle();
     forget_round();
-    decode();
+    num_of_prompt_ = target_.num_left_of_prompt();
+    decoded(target_.decode(history_, proposal_.tokens, branch_rows_, copies_rows()));
     count_decoded();
 }
 

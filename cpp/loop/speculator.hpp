@@ -96,7 +96,7 @@ public:
 private:
     // The parts of a round, in their order.
     void draft(std::size_t max_tokens);
-    void decode();
+    void decoded(double seconds);
     void verify();
     void commit();
 
@@ -120,7 +120,7 @@ private:
     void require_generation() const;
     bool drafts() const { return drafting_ && settings_.num_draft_tokens > 0 && drafting_stopped_.empty(); }
     // Whether logits may be read after another text has decoded.
-    bool copies_rows() const { return settings_.keeps_logits || settings_.logits_processor || settings_.constraint; }
+    bool copies_rows() const { return settings_.keeps_logits || settings_.logits_processor; }
     // Seconds of verification, including those of rollbacks.
     double verify_seconds() const { return counters_.verify_seconds + counters_.rollback_seconds; }
 
