@@ -25,9 +25,9 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
+from specllama.backend.replacing import replacing
 from specllama.models.gguf_values import architecture_of, read_whole_header
 from specllama.models.state_head_file import ARCHITECTURES, vocabulary_hash
-from specllama.training.work import replacing
 
 TYPES = ("Q8_0", "Q4_0", "F16", "F32")
 _BLOCK = 32  # numbers in a block of the quantized types
@@ -194,7 +194,7 @@ def converted(head: Path, target: Path, output: Path, file_type: str = "Q8_0") -
     if left := found.keys() - wanted.keys():
         raise ValueError(f"{head} has what no head of the kind {kind} has: {', '.join(sorted(left))}")
     architecture = ARCHITECTURES[kind]
-    with replacing(output) as temporary:
+    with replacing(output, durable=True) as temporary:
         writer = gguf.GGUFWriter(temporary, architecture)
         writer.add_name(head.stem)
         for name, number in (

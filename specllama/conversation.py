@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ._core import ContextFullError
+from .backend.replacing import replacing
 from .chat import Chat, ChatPrompt, Message, prepared
 
 if TYPE_CHECKING:
@@ -188,15 +189,11 @@ class Conversation:
         """
         path = Path(path)
         text = json.dumps({"messages": self.messages}, ensure_ascii=False, indent=2)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
-            unfinished.write_text(text + "\n", encoding="utf-8")
-            os.replace(unfinished, path)
+            with replacing(path) as unfinished:
+                unfinished.write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             raise OSError(f"the conversation cannot be written to {path}: {error}; choose another place") from error
-        finally:
-            with contextlib.suppress(OSError):
-                unfinished.unlink(missing_ok=True)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue the conversation in a file that ``save`` wrote, in place of this one. The next turn reads all of it.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -14,6 +12,7 @@ from typing import Any, TypeGuard
 import platformdirs
 
 from .folders import beginning_of
+from .replacing import replacing
 
 _LARGEST_FILE = 65_536  # bytes
 
@@ -52,13 +51,10 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """
     data = json.dumps(content, indent=1).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        # Bytes are written: a codec would be imported here, and a fork made meanwhile would wait for that import.
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    # Bytes are written: a codec would be imported here, and a fork made meanwhile would wait for that import.
+    with replacing(path) as temporary, open(temporary, "wb", opener=_for_user_alone) as file:
+        file.write(data)
+
+
+def _for_user_alone(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from specllama.backend.child import python_command
 from specllama.backend.cpu import usable_cores
+from specllama.backend.replacing import replacing
 
 from .catalog import FILE_TYPES, Model, catalog, parse_file_type, remedy, resolve, retype
 from .contents import CHILD, contents_of, planned
@@ -111,18 +112,13 @@ def quantize(
     require_room(destination, plan.size + HEADER_ROOM)
     if on_note is not None and (fallback := plan.fallback(canonical)) is not None:
         on_note(f"{fallback}: {plan}")
-    handle, name = tempfile.mkstemp(prefix=f".{destination.name}.", suffix=".partial", dir=destination.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
+    with replacing(destination) as temporary:
+        temporary.touch(0o600)
         _run_worker(source, temporary, canonical, threads, on_progress)
         if read_header(temporary).num_tensors != header.num_tensors:
             raise QuantizeError(f"llama.cpp wrote a file with another number of tensors than {source} has")
         made = contents_of(temporary)
         temporary.chmod(source.stat().st_mode & 0o777)
-        os.replace(temporary, destination)
-    finally:
-        temporary.unlink(missing_ok=True)
     if on_note is not None:
         on_note(f"{destination.name} has {made}")
     return destination

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from specllama.backend.replacing import replacing
 from specllama.models import ARCHITECTURES, MASK_TOKEN, parts_of
 
 from .acceptance import Acceptance
@@ -18,7 +19,6 @@ from .sibling import Sibling
 from .state_head import StateHead
 from .target import Target
 from .torch_here import require_gguf_package
-from .work import replacing
 
 _ARCH = "eagle3"
 _N_CTX = 131_072  # the head has no limit of its own: it only knows distances between tokens
@@ -75,7 +75,7 @@ def write_head(
     from specllama import __version__
 
     gguf = require_gguf_package()
-    with replacing(path) as temporary:
+    with replacing(path, durable=True) as temporary:
         writer = gguf.GGUFWriter(temporary, _architecture(head))
         writer.add_author(f"specllama {__version__} train-draft")
         writer.add_file_type(gguf.LlamaFileType["ALL_F32" if file_type == "F32" else f"MOSTLY_{file_type}"])

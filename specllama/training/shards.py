@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.backend.folders import files_in
-
-from .work import replacing
+from specllama.backend.replacing import replacing
 
 if TYPE_CHECKING:
     from specllama.engine import Engine
@@ -150,7 +149,7 @@ def _write(folder: Path, held: Sequence[tuple[int, Example]]) -> None:
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(example, name) for _, example in held]) for name in _COLUMNS
     }
-    with replacing(path) as temporary, open(temporary, "wb") as file:
+    with replacing(path, durable=True) as temporary, open(temporary, "wb") as file:
         np.savez(
             file,
             indices=np.array([index for index, _ in held]),

@@ -10,8 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from specllama.backend.cpu import cpu_flags
-
-from .work import replacing
+from specllama.backend.replacing import replacing
 
 
 def require_torch() -> Any:
@@ -72,7 +71,7 @@ def save(content: Any, path: Path) -> None:
         OSError: the disk is full, or cannot be written.
     """
     try:
-        with replacing(path) as temporary, open(temporary, "wb") as file:
+        with replacing(path, durable=True) as temporary, open(temporary, "wb") as file:
             require_torch().save(content, file)
     except RuntimeError as error:  # torch's error for a disk that is full
         raise OSError(f"{path} cannot be written: {error}") from error

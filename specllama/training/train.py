@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.backend.cpu import default_threads
+from specllama.backend.replacing import replacing
 from specllama.engine import FINAL
 from specllama.models import (
     EAGLE3,
@@ -36,7 +37,7 @@ from .start import Start, read_further
 from .target import Target, read_target
 from .text import Text, Writer, has_both, read_texts
 from .torch_here import device_of_training, require_gguf_package, require_torch, use_threads
-from .work import Work, replacing
+from .work import Work
 
 if TYPE_CHECKING:
     from specllama.llama import Llama
@@ -93,7 +94,7 @@ class Trained:
             OSError: the disk is full, or cannot be written.
         """
         try:
-            with replacing(self.output) as temporary:
+            with replacing(self.output, durable=True) as temporary:
                 shutil.copyfile(self.heads[kind], temporary)
         except OSError as error:
             raise OSError(
@@ -383,7 +384,7 @@ class _Training:
             found: npt.NDArray[np.int64] = np.load(kept)
             return found
         rows = self._chosen_rows(texts)
-        with replacing(kept) as temporary, open(temporary, "wb") as file:
+        with replacing(kept, durable=True) as temporary, open(temporary, "wb") as file:
             np.save(file, rows)
         return rows
 

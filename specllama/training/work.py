@@ -15,8 +15,7 @@ import filelock
 
 from specllama.backend.cache import cache_dir, read_json, write_json
 from specllama.backend.folders import files_in, folders_in
-
-_PARTIAL = ".partial"
+from specllama.backend.replacing import PARTIAL
 
 
 class AlreadyTrainingError(RuntimeError):
@@ -67,7 +66,7 @@ class Work:
                     "for it"
                 ) from None
         try:
-            for left in files_in(self.folder, _PARTIAL, depth=1):  # files of a process that was killed
+            for left in files_in(self.folder, PARTIAL, depth=1):  # files of a process that was killed
                 os.unlink(left)
             yield
         finally:
@@ -122,22 +121,3 @@ def _advising() -> Iterator[None]:
 
 def _digest(of: Any) -> str:
     return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:16]
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A context manager that gives a temporary path.
-
-    After the block that file replaces `path`, unless there was an error.
-
-    Raises:
-        OSError: the disk is full, or cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{_PARTIAL}")
-    try:
-        yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
