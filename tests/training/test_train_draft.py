@@ -83,8 +83,9 @@ def already_trained(model: Path, made: Trained, monkeypatch: pytest.MonkeyPatch)
 
 
 def texts_of(cache: Path) -> list[Any]:
+    """In their own order: in the file they stand as they were finished."""
     (path,) = (cache / "training").glob("*.jsonl")
-    return read_texts(path)
+    return sorted(read_texts(path), key=lambda text: text.index)
 
 
 def assert_is_a_head(path: Path) -> None:
