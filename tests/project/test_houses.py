@@ -1,4 +1,4 @@
-"""A house may be taken away: the core does not need the server and its kind, nor measuring and training."""
+"""A house may be taken away: the core needs no server and its kind, no measuring and training, and no kernels."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from specllama import _core
 HOUSES = {
     "serve": ("batch", "chat", "conversation.py", "llm_plugin.py", "ray.py", "server"),
     "lab": ("cli.py", "commands", "evidence", "prompts", "training"),
+    "kernels": (),  # they are a part of the extension, so they are switched off
 }
 CORE = (
     *("engine/test_engine.py", "engine/test_kept_texts.py", "loop/test_memory_kinds.py", "many/test_many_prompts.py"),
@@ -28,7 +29,7 @@ WITHOUT_CHATS = "not chat"
 
 
 @pytest.fixture(params=HOUSES)
-def core(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def core(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a copy of the package in which a house is missing. Nothing is found in the installed package."""
     package = tmp_path / "specllama"
     shutil.copytree(Path(specllama.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -36,6 +37,8 @@ def core(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     for name in HOUSES[request.param]:
         path = package / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if request.param == "kernels":
+        monkeypatch.setenv("SPECLLAMA_KERNELS", "off")
     start = package / "__init__.py"
     text = start.read_text(encoding="utf-8")
     assert "__path__ = extend_path(__path__, __name__)\n" in text
