@@ -38,6 +38,12 @@ def text(llm: specllama.Llama, **settings: Any) -> str:
     return str(llm.create_completion(PROMPT, **{**CALL, **settings})["choices"][0]["text"])
 
 
+def test_each_seed_has_its_text(drafted: specllama.Llama) -> None:
+    texts = [text(drafted, seed=seed, temperature=1.3) for seed in (1, 2, 3, 1, 2, 3)]
+    assert texts[:3] == texts[3:]
+    assert len({*texts}) == 3
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_method_takes_them(drafted: specllama.Llama, name: str) -> None:
     llm, settings = drafted, SETTINGS[name]
