@@ -123,7 +123,7 @@ public:
     virtual std::size_t n_batch() const = 0;
     // How many tokens are drawn from one decode, where a pace decides.
     virtual std::size_t block() const { return 1; }
-    // Decodes a part of the text that its memory lacks. Returns how many tokens are left.
+    // Decodes some of the tokens that the drafter's memory lacks. Returns how many it lacks then.
     virtual std::size_t catch_up() = 0;
     // Decodes a little of the text in the way of drafted tokens, to measure what that costs.
     virtual void probe() = 0;

@@ -76,9 +76,9 @@ const TokenList * ModelDrafter::listed() const {
     return listed_ && sequence_->decoder().skipping() != Skipping::no ? &*listed_ : nullptr;
 }
 
-// Where the window begins in a text of `size` tokens. It depends on the size alone, so that a seed repeats a text, and
-// texts with the same beginning share cells. It moves seldom and far, because every move gives the tokens in the window
-// new positions, and they are decoded again.
+// Where the window, which is the part of the text that the memory holds, begins in a text of `size` tokens. This place
+// depends on the size alone. So the same seed gives the same text, and texts with the same beginning share cells. The
+// window moves seldom and far, because after every move all its tokens have new positions and are decoded again.
 std::size_t ModelDrafter::window_begin(std::size_t size) const {
     const std::size_t step = window_ - window_ / 4;
     return size <= window_ ? 0 : (size - window_ + step - 1) / step * step;

@@ -62,8 +62,8 @@ uint8_t * ExpertProduct::tiles(const ggml::ComputeParams & params) const {
     return first_line(params.wdata) + kLine + static_cast<std::size_t>(params.nth) * columns_bytes();
 }
 
-// The number of the expert of a choice. A number that no expert has, as from a damaged file, becomes the nearest valid
-// one.
+// The number of the expert that a choice (a token and one of its experts) means. A number that no expert has, as from a
+// damaged file, becomes the nearest valid one.
 int32_t ExpertProduct::expert(int64_t choice) const {
     const uint8_t * number = at(op_->src[2], choice / num_used_, 0, 0) + 4 * (choice % num_used_);
     int32_t found = 0;

@@ -145,7 +145,8 @@ void learn_buffer_types(const Api & api, const void * registry, void * context, 
     require(insides.find_function > 0, "its backends' functions are not found by their names");
 }
 
-// Finds which functions a buffer has, from the place of its type, which stands after them.
+// Finds how many functions ggml's buffers have. A buffer begins with the pointers to them, and the pointer to its type
+// follows, so we look where that is.
 void learn_buffers(const Api & api, Insides & insides) {
     BufferType * cpu = api.ggml_backend_cpu_buffer_type();
     require(cpu != nullptr, "there is no buffer type of the CPU");

@@ -18,8 +18,9 @@ constexpr std::size_t least_probed = 16;      // tokens: for a shorter answer a 
 constexpr std::size_t looking_interval = 16;  // rounds between two looks at a prompt that did not pay
 constexpr std::size_t most_unpaced = 16;      // tokens of a round if a pace is asked for, but a drafter cannot be paced
 
-// Drops the first token that the constraint forbids after history and proposal, and all tokens after it. Drawn tokens
-// stay: their q has passed the constraint, or comes from the caller.
+// Drops the first token that the constraint forbids after history and proposal, and all tokens after it. Looks only
+// at the tokens before the first drawn one (with a q), because whoever made a q has applied the constraint to it, or
+// wants it as it is.
 void drop_forbidden(const DraftRequest & request, const Proposal & proposal, std::vector<DraftToken> & offer) {
     Constraint * constraint = request.chain.constraint();
     if (constraint == nullptr) {

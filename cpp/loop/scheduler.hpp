@@ -65,7 +65,7 @@ public:
     void restore_costs(const std::vector<std::map<std::size_t, double>> & seconds);
 
 private:
-    static constexpr double longest_wait_ = 0.1;     // seconds between two looks at what changes without a notification
+    static constexpr double longest_wait_ = 0.1;     // seconds: a thread that waits looks again, even if not notified
     static constexpr std::size_t least_chunk_ = 16;  // tokens of a prompt: smaller chunks are hardly faster
 
     static ClosedError closed();

@@ -52,8 +52,9 @@ private:
     Source source_;
     Test test_;
     std::vector<std::int32_t> probes_;
-    std::vector<std::int32_t> steps_;      // the tokens of the longest text that places_ belongs to
-    std::map<std::size_t, Place> places_;  // by the number of tokens before; kept: draft and target ask for each
+    std::vector<std::int32_t> steps_;      // a text: places_ has what is known of positions in it
+    std::map<std::size_t, Place> places_;  // by the number of tokens before the position. Kept for the second who asks:
+                                           // both the draft and the target do
 };
 
 }  // namespace specllama
