@@ -121,5 +121,5 @@ def _key_of(answer: dict[str, Any]) -> str:
 def _json(answer: dict[str, Any]) -> bytes:
     try:
         return json.dumps(answer, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:  # half of a surrogate pair, which a name may have
+    except UnicodeEncodeError:  # UTF-8 has no half surrogate pair, which a name may have; in ASCII JSON escapes it
         return json.dumps(answer).encode("ascii")

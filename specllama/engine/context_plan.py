@@ -75,7 +75,7 @@ def has_flash_attention(params: Any) -> bool:
 
 
 def _have_flash_attention(params: Any) -> None:
-    """Switch on flash attention by AUTO: with ENABLED, llama_cpp uses it in the image encoder, too."""
+    """Switch on flash attention, as AUTO. ENABLED would do too much: llama_cpp gives it to the image encoder, too."""
     if hasattr(params, "flash_attn_type"):
         params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
     else:  # before 0.3.17

@@ -57,7 +57,10 @@ def too_much_for_matcher(schema: dict[str, Any], num_characters: int) -> str | N
 
 
 def _characters_of_values(part: dict[str, Any]) -> int:
-    """How much of a schema as JSON are its texts and numbers in ``enum``. llguidance makes one automaton of them."""
+    """How many characters of a schema's JSON are values in its ``enum``: texts and numbers.
+
+    They have a limit of their own, because llguidance makes one automaton of them, so they cost less than the rest.
+    """
     values = part.get("enum")
     if not isinstance(values, list):
         return 0

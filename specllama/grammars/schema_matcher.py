@@ -46,8 +46,9 @@ class SchemaVocabulary:
         """Makes a matcher of llguidance's grammar. It must be copied before it is used."""
 
     def _matcher(self, matched: str) -> LLMatcher:
-        # If only one text may follow, llguidance tokenizes it alone, and accepts no other tokens for it. In calls of
-        # tools such a text may follow a token of another kind, and some models' tokenizers put a space before it.
+        # If only one text may follow, llguidance tokenizes it alone, and accepts no other tokens for it. In a call of
+        # a tool this text may follow other tokens, but some models' tokenizers put a space before a text that stands
+        # alone. With such a model our own tokenizer, which puts none, is used for the grammars of calls.
         guesses = not matched.startswith(_OF_SCHEMA) and self._puts_spaces
         return LLMatcher(self._by_pieces if guesses else self._tokenizer, matched, log_level=0, limits=LIMITS)
 

@@ -56,7 +56,7 @@ def default_output(model: str | os.PathLike[str], file_type: str) -> Path:
 def what_stays_lost(source: str | os.PathLike[str], file_type: str) -> str | None:
     """A warning for a file that gets more bits than its source had; None if the source has lost nothing."""
     bits, wanted, entry = read_header(resolve(source)).bits, parse_file_type(file_type), _catalog_entry(source)
-    if entry is not None:  # all its types are made from the file of the catalog
+    if entry is not None:  # every type of a catalog model is made from the file that the catalog names
         bits = min(bits, FILE_TYPES[entry.type])
     if bits > _WHOLE - _FEWER or FILE_TYPES[wanted] < bits + _FEWER:
         return None

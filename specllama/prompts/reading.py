@@ -14,7 +14,7 @@ from specllama.chat import raise_too_deep, require_few_levels
 from .prompt import Prompt
 
 _JSON_LINES = (".jsonl", ".json")
-_LONGEST = 64 << 20  # bytes
+_LONGEST = 64 << 20  # bytes of a file of prompts
 _TEXT = "text"  # the category of prompts without one
 # The instruction under which instruct models are usually given HumanEval; its tasks are the beginnings of functions.
 _HUMANEVAL = "Complete this Python function. Answer with the code only.\n\n```python\n{}\n```"
