@@ -51,7 +51,7 @@ def acceptance(head: Learner, batches: Iterable[Batch]) -> Acceptance:
             logits = head.logits(multiplied).float()
             guess = logits.argmax(-1)
             is_right = (guess == batch.best) & batch.learned
-            if step > 0:  # in each further step a draft is one place further on
+            if step > 0:  # the draft that was at place p in the step before is at place p + 1 now
                 alive = torch.nn.functional.pad(alive, (1, 0))[:, :-1] & batch.learned
             alive_before[step] += int(alive.sum())
             alive = alive & is_right

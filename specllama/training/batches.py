@@ -14,7 +14,7 @@ from .shards import Example, examples, shard_paths
 from .target import Target
 from .text import held_out
 
-_WINDOW = 512  # places in a window: most texts are one, because a window's first places see little of the text
+_WINDOW = 512  # places: most texts fit into one window. The first places of each further window see little of the text
 # The places in a batch are a multiple of this. With ever new shapes PyTorch's memory has ever new gaps: a head of
 # SmolLM2-135M took 1.9 GB after 60 batches and 4.5 GB after 900. With few shapes it takes 1.6 GB.
 _STEP = 32

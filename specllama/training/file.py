@@ -79,7 +79,7 @@ def write_head(
         writer = gguf.GGUFWriter(temporary, _architecture(head))
         writer.add_author(f"specllama {__version__} train-draft")
         writer.add_file_type(gguf.LlamaFileType["ALL_F32" if file_type == "F32" else f"MOSTLY_{file_type}"])
-        _add_training(writer, target, acceptance, num_tokens)  # before long texts: a search for drafts reads less
+        _add_training(writer, target, acceptance, num_tokens)  # first: a search for drafts stops at the tokens
         if isinstance(head, Sibling):
             _add_small_model(writer, head, file_type, gguf)
         else:

@@ -30,7 +30,9 @@ CHECKPOINT = 240.0
 """The most seconds between two checkpoints."""
 _WARM_UP = 0.01  # the share of the training in which the learning rates rise
 _LARGEST_GRADIENT = 1.0
-_LEAST_CELLS, _BATCHES = 256, 400  # half as many batches as 800 gave the same, and Muon takes seconds for each
+# The least places in a batch, and the wanted batches of all passes. 800 batches gave no better heads, and Muon takes
+# seconds for each.
+_LEAST_CELLS, _BATCHES = 256, 400
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +65,8 @@ class Recipe:
 def recipe_of(kind: str) -> Recipe:
     """The recipe for a kind of draft."""
     if kind == PARALLEL:
-        # Masks have to get a meaning. Each place is read 2.75 times, and three times where the draft is measured.
+        # The rate is higher, because the model must learn what a mask means. With masks, each place is computed 2.75
+        # times, and three times while measuring. So batches are smaller, and there are fewer measurements.
         return dataclasses.replace(SIBLINGS, lr=3e-4, most_cells=SIBLINGS.most_cells // 2, measures=4)
     if kind in OF_A_SMALL_MODEL:
         return SIBLINGS
@@ -75,7 +78,7 @@ def _adamw(weights: list[torch.Tensor], rate: float) -> torch.optim.Optimizer:
 
 
 OF_STATES = Recipe(optimizer=_adamw, lr=1e-3)
-"""The recipe of Medusa, Hydra and blockwise heads. Muon's steps would take most of the time: each has wide matrices."""
+"""The recipe of Medusa, Hydra and blockwise heads. Their matrices are wide: Muon would take most of the time."""
 SIBLINGS = Recipe(optimizer=_adamw, lr=1e-4, epochs=2, most_cells=1024)
 """The recipe of a small model with low-rank additions. Muon would move all their directions equally fast."""
 

@@ -228,7 +228,7 @@ class EagleHead(Learner):
         ahead = torch.ones(places, places, dtype=torch.bool, device=q.device).triu(1 - step)
         seen = (q @ k[0].transpose(-1, -2)).masked_fill(ahead, float("-inf"))
         drafted = []  # the scores of the places of later steps
-        for later in range(1, step + 1):  # one place of each later step is seen, as far back as the steps differ
+        for later in range(1, step + 1):  # of each later step, a place sees the one place that is `back` before it
             back = step - later
             drafted.append((q * moved(k[later], back)).sum(-1, keepdim=True))
         shares = (torch.cat([seen, *drafted], -1) / self.shape.head_size**0.5).softmax(-1)

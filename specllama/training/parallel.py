@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PLACES = 8
 """The number of tokens that a draft learns to say in one decode: the first behind the text, the others behind masks."""
 _EVERY = 4
-"""Masks are learned behind one in so many places. PARD drops masks at random, for the same reason: their cost."""
+"""Masks stand behind one in so many places only, because they cost time. PARD drops some at random for it."""
 _CONTROL, _UNKNOWN = 3, 2  # llama.cpp's types of tokens
 
 
@@ -132,7 +132,7 @@ class Parallel(Sibling):
         return found & has_mask
 
     def _last(self, batch: Batch) -> torch.Tensor:
-        """The places behind which masks stand: all of them, or some in training, which are others in each pass."""
+        """The places behind which masks stand: all for measuring; in training one in `_EVERY`, each pass others."""
         count = batch.tokens.shape[1]
         if not self.training:
             return torch.arange(count, device=batch.tokens.device)

@@ -223,7 +223,7 @@ class Sibling(Learner):
         Returns:
             A tensor [batch, places, n_embd].
         """
-        # The target's vocabulary may have more tokens at its end. Those stand here for the last one.
+        # The target's vocabulary may have more tokens at its end. They are read as the small model's last token.
         x = self.embeddings[tokens.clamp(max=len(self.embeddings) - 1)].float()
         at = torch.arange(tokens.shape[1], device=x.device) if positions is None else positions
         angles = at[:, None] * self.turns

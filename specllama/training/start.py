@@ -46,11 +46,11 @@ class Start:
 
     @property
     def n_vocab(self) -> int:
-        """How many tokens are known: the target's first ones."""
+        """How many of the target's tokens the draft knows, from the first on."""
         return self.target.n_vocab
 
     def shape(self, n_rows: int) -> Shape:
-        """How large it is, if `n_rows` tokens are learned."""
+        """The sizes of the draft, if `n_rows` tokens are learned."""
         from .head import EagleShape
         from .state_head import shape_of
 
@@ -207,7 +207,7 @@ def _require_known(
 
 
 def _has_sizes(weights: Mapping[str, npt.NDArray[np.float32]], shape: EagleShape) -> bool:
-    """Whether the matrices have the sizes that the metadata state: room for these is taken before they are read."""
+    """Whether the matrices have the sizes that the metadata state, by which memory is taken for them."""
     d, q, kv = shape.n_embd, shape.n_head * shape.head_size, shape.n_head_kv * shape.head_size
     sizes = {"attn_q": (q, 2 * d), "attn_k": (kv, 2 * d), "ffn_up": (shape.n_ff, d), "ffn_down": (d, shape.n_ff)}
     return all(weights[f"blk.0.{name}.weight"].shape == size for name, size in sizes.items())

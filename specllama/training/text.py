@@ -117,8 +117,8 @@ class Writer:
         """Write texts, and append them to the texts that are in the file already.
 
         Args:
-            enough: is given how many tokens there are to learn, and returns whether to stop. Without a text to learn
-                and one that is held out it goes on.
+            enough: is given how many tokens there are to learn, and returns whether to stop. The writing goes on all
+                the same until there is a text to learn, and one that is held out.
             max_parallel: how many texts to write at once.
             on_text: is told how many tokens there are to learn, and how many texts.
 
@@ -157,7 +157,7 @@ class Writer:
     def _jobs(self) -> Iterator[Callable[[int, int], Text | None]]:
         """Functions that make one text each, always in one order.
 
-        The user's texts and prompts come before all that the target invents, but for the first: that is held out.
+        First comes one that the target invents, which is held out; then the user's texts and prompts; then inventions.
         """
         invented = self._inventions()
         yield next(invented)

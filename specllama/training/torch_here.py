@@ -19,8 +19,8 @@ def require_torch() -> Any:
     Raises:
         ImportError: it is not installed.
     """
-    # oneDNN keeps the code that it makes for each shape, by default for 1024. Batches have ever new ones: 430 MB were
-    # kept after 80 of them, and nothing was used again.
+    # oneDNN keeps the code that it makes for each shape, by default for 1024 shapes. Nearly every batch has a new one:
+    # after 80 batches, 430 MB of code were kept, and none of it was used again.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
     return _imported("torch")
 
@@ -49,8 +49,8 @@ def device_of_training() -> str:
 def use_threads(count: int) -> None:
     """Set the number of threads that PyTorch computes with on a CPU.
 
-    It is at most OpenMP's limit (OMP_THREAD_LIMIT): PyTorch 2.14 divides products in bfloat16 among as many threads as
-    were set, and leaves the parts of threads that do not come as they are in memory.
+    The number is at most OpenMP's limit (OMP_THREAD_LIMIT). PyTorch 2.14 divides a product in bfloat16 among as many
+    threads as were set. If OpenMP starts fewer, nobody computes the others' parts, and the result is wrong.
     """
     with contextlib.suppress(ValueError):
         count = min(count, max(1, int(os.environ.get("OMP_THREAD_LIMIT", count))))
