@@ -151,7 +151,7 @@ class CountRequest(OtherChat):
                 yield each, ("messages", number)
 
     def place(self, place: Place) -> Place:
-        """The place in this body of one in the equivalent chat request."""
+        """Where this body has what stands at `place` in the equivalent chat request."""
         if place[:1] != ("messages",) or len(place) == 1:
             return place
         return (*[of for _, of in self._messages()][int(place[1])], *place[2:])
@@ -163,7 +163,7 @@ class CountRequest(OtherChat):
         """Whether the last message is the beginning of the answer.
 
         Raises:
-            ValueError: it is, and cannot be gone on with.
+            ValueError: it is the assistant's, but the model cannot continue it.
         """
         last = self.messages[-1]
         if last.get("role") != "assistant":
@@ -178,7 +178,7 @@ class CountRequest(OtherChat):
         return True
 
     def _thinks(self) -> dict[str, Any]:
-        """Only an explicit value counts: without it a template uses its own default."""
+        """The field that switches thoughts on or off. Without it, the chat template uses its own default."""
         kind = self.thinking.get("type")
         if kind is None:
             return {}
@@ -328,7 +328,7 @@ def _part(given: Any) -> Any:
 
 
 def _address(source: Any) -> Any:
-    """The address of an image. That of the type url is left to the check of chats."""
+    """The address of an image. The check of chats looks whether an address of the type url is allowed."""
     given = without_nulls(source) if isinstance(source, dict) else {}
     if given.get("type") == "url":
         return given.get("url")
@@ -354,7 +354,7 @@ def _choice(choice: dict[str, Any], *, has_tools: bool) -> Any:
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     if tool.get("type", "custom") != "custom":
-        return {"type": str(tool["type"])}  # left out there
+        return {"type": str(tool["type"])}  # chats leave such a tool out
     require_known("a tool", tool, _OF_TOOL | _WITHOUT_EFFECT_OF_TOOL)
     function = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
     return {"type": "function", "function": {**function, "parameters": tool.get("input_schema")}}

@@ -37,7 +37,7 @@ class KeyRequired:
 def _key_of(headers: Headers) -> bytes:
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        return value.encode("latin-1").strip()  # Starlette decoded it as latin-1, in which the end of an à is a space
+        return value.encode("latin-1").strip()  # in bytes: as latin-1, which Starlette gives, the end of à is a space
     if scheme.lower() != "basic":
         return headers.get("x-api-key", "").encode("latin-1").strip()
     try:

@@ -13,7 +13,7 @@ from .completions import CompletionRequest
 
 
 def require_can_begin(llm: Llama, request: CompletionRequest | ChatRequest) -> None:
-    """Check all of a request that can be checked without decoding. What is prepared for it, the request keeps.
+    """Check all of a request that can be checked without decoding. The request keeps what is prepared meanwhile.
 
     Any number of threads may call this, also while texts are generated.
 
@@ -22,7 +22,7 @@ def require_can_begin(llm: Llama, request: CompletionRequest | ChatRequest) -> N
     """
     call = call_on(llm, slot=UnusedSlot(llm.engine))
     for text in request.texts()[:: request.num_candidates]:  # one for each prompt
-        if text.decodes_by_itself(llm):  # such a handler reads images first, and for one request at a time
+        if text.decodes_by_itself(llm):  # its handler would read images now, which only one request at a time may do
             continue
         copy = text.model_copy(update={"stream": True, "seed": 0})
         with contextlib.suppress(TextBegins), contextlib.closing(copy.begin(llm, call)) as chunks:

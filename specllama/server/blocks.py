@@ -67,7 +67,9 @@ class Blocks:
             if delta.get("reasoning_content"):
                 self.num_thought += len(chunk.get("tokens", ()))
             calls = delta.get("tool_calls") or ()
-            begun = self._calls  # a delta does not say what came first: the rest of this call came before any new text
+            # A delta does not say what came first. It must be the rest of the call that has begun, then text, then
+            # further calls.
+            begun = self._calls
             for call in calls:
                 if call["index"] == begun:
                     yield from self._called(call)

@@ -45,7 +45,7 @@ class TimedConnection(H11Protocol):
         self._look_at_reader()
 
     def resume_writing(self) -> None:
-        """Stops that time limit."""
+        """Stops the time limit of a client that does not read."""
         self._stop_reading()
         super().resume_writing()
 

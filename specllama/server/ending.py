@@ -14,7 +14,8 @@ class CancelledEnded:
     """Middleware: a request that is cancelled at the server's end gets 503 if its answer has not begun.
 
     Such a request has sent only a part of its body, or does not read its answer. Without this, uvicorn would log the
-    cancellation as an error of the app. Before the end, who cancels a request is the program around the app.
+    cancellation as an error of the app. A cancellation before the end comes from the program around the app, and is
+    passed on.
 
     Args:
         app: what the request is passed on to.

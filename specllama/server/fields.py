@@ -31,7 +31,7 @@ _ENDLESS: dict[str, tuple[Any, ...]] = {
     "response_format": (None, {"type": "text"}),
     **dict.fromkeys(("tool_choice", "function_call"), CHOICES),
 }
-"""Fields that make an answer end by itself, and their values that do not."""
+"""Fields that make an answer end by itself, and the values with which they do not."""
 _THEIRS = {"n", "best_of", "user", "logit_bias_type", "add_generation_prompt"}  # no method of Llama takes these
 MOST_TEXTS = 128  # OpenAI's limit of n
 MOST_LOGPROBS = 20  # OpenAI's limit for chats; that for completions, 5, is too low for some clients
@@ -41,7 +41,7 @@ class KnownFields(BaseModel):
     """A body, or a part of one, that may have its own fields only."""
 
     called: ClassVar[str] = "the request"
-    """What messages call it."""
+    """What error messages call the body."""
 
     @model_validator(mode="before")
     @classmethod
@@ -158,7 +158,7 @@ class Additions(ChainFields, SamplerFields):
         ]
 
     def require_room_for_other_texts(self, llm: Llama) -> None:
-        """Refuses other texts that are longer than a prompt may be: nobody else has the model while they are prepared.
+        """Refuses other texts that are longer than a prompt may be. While they are prepared, other requests wait.
 
         Raises:
             ValueError: one is too long.

@@ -117,7 +117,7 @@ class Generating:
     ) -> Response:
         asked.model = asked.model or self.name
         await self.bodies.run(asked.require_room, self.lender.llm)
-        if is_stream:  # its status is sent first, so errors should be found before
+        if is_stream:  # a stream's status is sent before its first token, so errors should be found before that
             checking = asyncio.ensure_future(self.bodies.run(require_can_begin, self.lender.llm, asked))
             if (await asyncio.wait({checking}, timeout=_CHECKING))[0]:
                 checking.result()

@@ -56,7 +56,7 @@ class HostsChecked:
         elif (origin := headers.get("origin")) is None or not self._is_elsewhere(origin, headers.get("host", "")):
             await self._app(scope, receive, send)
         elif scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-            await _preflight(origin, headers)(scope, receive, send)  # a browser sends it without the key
+            await _preflight(origin, headers)(scope, receive, send)  # answered here: browsers ask this without the key
         else:
             await self._app(scope, receive, _sharing_with(origin, send))
 
@@ -101,7 +101,8 @@ class HostsChecked:
 class WholeAddress:
     """Middleware: a request may name the server in its target, as in ``GET http://localhost/health``.
 
-    Clients that take the server for a proxy send that. HTTP has servers read it, and not ``Host``, which may differ.
+    Clients that take the server for a proxy send such a target. HTTP says that a server must then read the name in the
+    target, and not the one in ``Host``, which may differ.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -51,7 +51,7 @@ def _size_of(data: bytes) -> tuple[int, int]:
     """Width and height, as the image decoder will read them."""
     try:
         if data.startswith(_PNG):
-            if data[12:16] != b"IHDR":  # the decoder takes Apple's CgBI before it, and reads the size behind that
+            if data[12:16] != b"IHDR":  # the decoder allows Apple's CgBI before it, and then finds another size than we
                 raise ValueError("an image is damaged: a PNG begins with its header (IHDR), and this one does not")
             return struct.unpack(">II", data[16:24])
         if data.startswith(_GIF):

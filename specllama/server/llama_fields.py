@@ -96,7 +96,7 @@ def as_ours(body: Mapping[str, Any], *, is_chat: bool) -> dict[str, Any]:
 
 
 def samplers_named(given: Any) -> list[str]:
-    """The samplers that a request asks for, by their first names.
+    """The samplers that a request asks for, by their names in `ORDER`.
 
     Raises:
         ValueError: a name is unknown, or the order is not ours.

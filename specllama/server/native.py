@@ -197,7 +197,8 @@ class _Translator:
         streams, last = self._request.stream, text.last
         word, timings, whole_text = last.get("stopping_word", ""), last["timings"], "".join(text.parts)
         cut_off = last["choices"][0]["finish_reason"] == "length"
-        num_prompt = timings["cache_n"] + timings["prompt_n"] or self._size_of(prompt)  # without an answer none is read
+        # If no token is generated, the prompt is not decoded either, so the timings do not count it.
+        num_prompt = timings["cache_n"] + timings["prompt_n"] or self._size_of(prompt)
         whole: Item = {
             **_part(index, "" if streams else whole_text, [] if streams else text.tokens),
             "stop": True,

@@ -20,7 +20,7 @@ from .wire import without_nulls
 
 
 def with_fields_of(model: type[BaseModel], without: Iterable[str]) -> Callable[[dict[str, Any]], None]:
-    """Returns a function that adds the fields that are passed on to the /openapi.json entry of a body.
+    """Returns a function that adds, to a body's entry in /openapi.json, the fields that are passed on.
 
     Args:
         model: the request that these fields belong to.
@@ -42,7 +42,7 @@ class OtherForm(BaseModel):
     Attributes:
         ignored: accepted fields that have no effect.
         refused: fields that are not supported, and what to do in their place.
-        elsewhere: fields of the equivalent request that have another form here, and which.
+        elsewhere: fields of the equivalent request that have another form here, and what to send here.
     """
 
     ignored: ClassVar[frozenset[str]] = frozenset()
@@ -95,7 +95,7 @@ class OtherChat(OtherForm):
         raise NotImplementedError
 
     def place(self, place: Place) -> Place:
-        """The place in this body of one in the equivalent chat request."""
+        """Where this body has what stands at `place` in the equivalent chat request."""
         return place
 
     def asked(self, llm: Llama) -> ChatRequest:

@@ -49,7 +49,7 @@ async def stopped_when_client_leaves(receive: Receive, job: Job) -> AsyncIterato
     watcher = asyncio.create_task(watch())
     try:
         yield
-    except BaseException:  # also where the request is cancelled: an app in another program has no disconnect then
+    except BaseException:  # also a cancelled request: no disconnect is reported if another program runs the app
         job.stop()
         raise
     finally:

@@ -33,7 +33,7 @@ _MOST_PROBLEMS = 5
 _LONGEST_PROBLEM = 300
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json\s*(?:;.*)?\Z", re.I)
 _CHARSET = re.compile(r""";\s*charset\s*=\s*"?([^\s";]*)""", re.I)
-_PART = re.compile(rb'"[^"]*"?|[,\[{]')  # a text without escaped quotes, or what each value but the first has
+_PART = re.compile(rb'"[^"]*"?|[,\[{]')  # a text without escaped quotes, or a character that stands before a value
 _MAY_HAVE_HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 _HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair, which no tokenizer can read
 
@@ -183,7 +183,7 @@ def checked(value: dict[str, Any], model: type[_Body], place: Callable[[Place], 
     Args:
         value: the body.
         model: its type.
-        place: gives the place that the client knows, if the body was made of another one.
+        place: if the body was made of another one, which the client has sent: converts a place in it to one in that.
 
     Raises:
         HTTPException: 400, and a message that says what is wrong.
@@ -202,7 +202,7 @@ def _num_values(body: bytes) -> int:
     most = body.count(b",") + body.count(b"[") + body.count(b"{")
     if most <= _MOST_WITHOUT_IDS:
         return most
-    # A pattern that knew escapes would remember each character of a text: 1 GB for 8 MB, and the GIL for seconds.
+    # A pattern with escapes would remember each character of a text: for 8 MB it takes 1 GB, and the GIL for seconds.
     body = body.replace(rb"\\", b"").replace(rb"\"", b"")
     count = 0
     for part in _PART.finditer(body):  # values inside texts do not count
@@ -221,7 +221,7 @@ def _num_ids(body: dict[str, Any]) -> int:
 
 
 def _num_in(ids: list[Any]) -> int:
-    """The number of values in a list of ids, or in a list of such lists. A message, as `input` may have, is none."""
+    """The number of values in a list of ids, or in a list of such lists. Messages in the list do not count."""
     return sum(len(part) + 1 if isinstance(part, list) else not isinstance(part, dict) for part in ids)
 
 

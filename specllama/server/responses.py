@@ -254,7 +254,7 @@ def _add_call(messages: list[dict[str, Any]], item: dict[str, Any]) -> None:
 
 
 def _add_custom_call(messages: list[dict[str, Any]], item: dict[str, Any]) -> None:
-    """A call whose input is a text: in chats the arguments of a call are an object."""
+    """Add a call whose input is a text. In chats the arguments of a call are an object, so the text becomes a field."""
     _add_call(messages, {**item, "arguments": json.dumps({"input": _text(item, "input")}, ensure_ascii=False)})
 
 
@@ -300,7 +300,7 @@ def _part(part: Any) -> Any:
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     if is_others(tool):
-        return {"type": tool["type"]}  # left out there
+        return {"type": tool["type"]}  # chats leave such a tool out
     require_known("a tool", tool, _OF_TOOL | _WITHOUT_EFFECT_OF_TOOL)
     function = {name: tool[name] for name in _OF_TOOL - {"type"} if tool.get(name) is not None}
     return {"type": "function", "function": function}

@@ -77,7 +77,8 @@ def serve(
 def _heard_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """A block in which signals go to a handler.
 
-    uvicorn sets it, too, but later. Until then asyncio would hear Ctrl-C, and cancel what has begun, with a traceback.
+    uvicorn sets the same handler, but later. Until then asyncio would hear Ctrl-C, and cancel what has begun, with a
+    traceback.
     """
     if threading.current_thread() is not threading.main_thread():  # only that one can set handlers
         yield
@@ -130,7 +131,7 @@ class _Server(uvicorn.Server):
         self.interrupted = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Notes that a signal ends the server. uvicorn would send it again at the end; a SIGTERM here is no error."""
+        """Notes that a signal ends the server. uvicorn would raise it again at the end, but a SIGTERM here is no error."""
         self.interrupted = self.interrupted or sig == signal.SIGINT
         self.force_exit = self.force_exit or (self.should_exit and sig == signal.SIGINT)
         self.should_exit = True

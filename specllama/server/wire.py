@@ -24,7 +24,7 @@ OF_CLIENTS = (
 )
 """Fields that clients send for their own service: Codex's, and OpenRouter's, which coding agents send to any server."""
 _INSIDE = ("cache_control", "reasoning_details")
-"""Such fields of messages and tools."""
+"""Such fields inside messages and tools."""
 WITHOUT_EFFECT = {
     # fields of OpenAI that mean nothing for one local model
     *("metadata", "moderation", "prompt_cache_key", "prompt_cache_options"),

@@ -83,5 +83,5 @@ class Worker:
             self._mean_seconds = 0.8 * self._mean_seconds + 0.2 * seconds if self._mean_seconds else seconds
 
     def _retry_after(self) -> int:
-        """Seconds until a retry makes sense: the mean time of a job with its wait, which is about that of the queue."""
+        """Seconds until a retry makes sense: the mean time of a job with its wait. The queue takes about as long."""
         return max(1, min(_LONGEST_RETRY, math.ceil(self._mean_seconds)))
