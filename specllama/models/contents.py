@@ -1,7 +1,7 @@
 """Which types the tensors of a model have, or will get by llama.cpp's quantizer, and the bytes that they take.
 
-It does not give every tensor the type that was asked for. Some always get more bits, and where the rows of a matrix do
-not consist of whole blocks of a type, it takes another type, which is often much larger.
+The quantizer does not give every tensor the type that was asked for. Some tensors always get more bits. If the rows of
+a matrix do not consist of whole blocks of a type, the matrix gets another type, which is often much larger.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Contents:
         return size + (": tensors of " + ", ".join(f"{name} ({count})" for name, count in types) if types else "")
 
     def fallback(self, file_type: str) -> str | None:
-        """A note for the user if rows have lengths for which other types are taken than was asked for; else None."""
+        """A note for the user if matrices get another type because of the lengths of their rows; else None."""
         if not self.odd:
             return None
         lengths = ", ".join(map(str, self.rows[:4])) + (", ..." if len(self.rows) > 4 else "")
@@ -85,7 +85,7 @@ def planned(path: str | os.PathLike[str], file_types: Iterable[str]) -> dict[str
 
 
 def block_of(file_type: str) -> int:
-    """How many numbers the most of a file's weights are stored in together, such as 256 for Q4_K_M."""
+    """How many numbers a block has, in the type of most of a file's weights; 256 for Q4_K_M."""
     if "_K" in file_type or file_type == "IQ4_XS":
         return _LARGE_BLOCK
     return 1 if FILE_TYPES[file_type] >= _IN_SMALL_PLACE else 32
@@ -108,7 +108,7 @@ def _of_type(tensors: Mapping[str, StoredTensor], file_type: str, said: Mapping[
 
 
 def _said_by_llama_cpp(path: str, file_types: Iterable[str]) -> dict[str, dict[str, int]]:
-    """For each type, the ggml_type of each tensor, as llama.cpp plans it. Faults are left to quantizing to report."""
+    """For each type, the ggml_type of each tensor, as llama.cpp plans it. Errors are ignored: quantizing names them."""
     command = python_command(CHILD, path, ",".join(file_types))
     try:
         done = subprocess.run(

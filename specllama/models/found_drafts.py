@@ -34,8 +34,8 @@ It is lower than the measured pairs in families.toml, so that an untested pair d
 _FOREIGN = (0.45, 0.3)
 """How often a model of another tokenizer is right: the first number, plus the second times the share of common tokens.
 
-With all tokens in common it is as a draft of the family. With 26 % in common it is 53 %. SmolLM2-135M has 26 % of the
-tokens of Qwen2.5-Coder-1.5B, and predicts 54 % of its tokens.
+With all tokens in common that is 75 %, as for a model of the family. With 26 % in common it is 53 %. SmolLM2-135M has
+26 % of the tokens of Qwen2.5-Coder-1.5B, and predicts 54 % of its tokens.
 """
 _MODELS = ("model", "parallel", "foreign")
 _IN_FILE = "in the file"
@@ -188,7 +188,7 @@ class _Target:
             yield FoundDraft(name, name, _IN_FILE, size, 1.0, 1 / count, None, 0, True, why_not)
 
     def considered(self, path: str, where: str, known: list[KnownDraft]) -> Iterator[FoundDraft]:
-        """The draft that a file is for the model, if it is one.
+        """Yields what a file is as a draft for the model; nothing if it is no draft.
 
         Raises:
             UnusableFileError: the file is damaged.

@@ -127,7 +127,7 @@ class StoredTexts:
             return _Walk(data, self.offset).texts_of(self.count)
 
     def stored(self) -> bytes:
-        """The texts as the file stores them, with their lengths. Equal texts give equal bytes, and this is much faster.
+        """The texts as the file stores them, with their lengths. To compare these bytes is much faster than `read`.
 
         Raises:
             UnusableFileError: the file is damaged.
@@ -297,7 +297,7 @@ def stored(path: str | os.PathLike[str], tensor: StoredTensor) -> bytes:
 class _Walk:
     """Reads a mapped file once, from its first metadata to its tensors.
 
-    Whatever the file states is checked here: no count is looped over, and no size is allocated, that cannot be.
+    Each number that the file states is checked before there is a loop or an allocation of this size.
     """
 
     def __init__(self, data: mmap.mmap, at: int = 8, *, most_texts: int = _MOST_TEXTS) -> None:
@@ -353,7 +353,7 @@ class _Walk:
         return found
 
     def _keys(self) -> Iterator[tuple[str, int]]:
-        """Each name of the metadata, with the type of what follows and is to be read."""
+        """Each name of the metadata, with the type of its value. The caller must read the value before the next."""
         self._number("Q")  # the number of tensors
         for _ in range(_few(self._number("Q"), _MOST_VALUES, "values")):
             key = self.text().decode("utf-8", "replace")  # a key that llama.cpp does not know may be any bytes
@@ -406,7 +406,7 @@ class _Walk:
         return np.frombuffer(self._data[begin : self._at], np.dtype(code).newbyteorder("<"))
 
     def _many(self, count: int) -> int:
-        """A number of texts, which is taken from those that a header may have."""
+        """Returns `count`, and subtracts it from the number of texts that the header may still have."""
         self._left -= count
         if self._left < 0:
             raise _HeaderError(f"arrays of more than {self._most_texts} texts")

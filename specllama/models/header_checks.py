@@ -109,7 +109,7 @@ def largest(values: Mapping[str, Any], name: str) -> int | float:
 
 
 def whole_number(values: Mapping[str, Any], name: str) -> int:
-    """The same, but 0 also if it is no whole number."""
+    """The number that `largest` finds, but 0 if it is no whole number."""
     found = largest(values, name)
     return found if isinstance(found, int) else 0
 

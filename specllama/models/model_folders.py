@@ -63,7 +63,7 @@ def _gguf_files(folder: str | Path, depth: int) -> Iterator[str]:
 
 
 def _of_user(path: str) -> Path:
-    """A path below the user's home folder. If nobody knows that, there is nothing at this path."""
+    """A path below the user's home folder. If that folder is not known, there is nothing at the path."""
     return Path(os.path.expanduser(path))
 
 
@@ -78,9 +78,9 @@ def _llama_cpp_folder() -> Path:
 
 
 def _lm_studio_folders() -> Iterator[Path]:
-    """LM Studio's folders of models. A file in the user's folder says where its own folder is, if it was moved.
+    """LM Studio's folders of models. Its settings name them.
 
-    Its settings name the folder of the models.
+    If its own folder, which has the settings, was moved, a file in the user's home folder says where it is.
     """
     homes = [_of_user("~/.lmstudio"), _of_user("~/.cache/lm-studio")]
     with contextlib.suppress(*NOT_THERE):

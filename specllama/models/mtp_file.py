@@ -62,8 +62,8 @@ class MtpFile(HeadFile):
     def num_in_model(cls, path: str) -> int:
         """See the base class. The result is 1 if the file cannot be read, which is reported when it is loaded.
 
-        With layers that llama.cpp cannot run it would end the process. Some architectures are known to work. For all
-        others a child process tries it, once for each file and library.
+        llama.cpp ends the process if it cannot run the layers. Some architectures are known to work. For all others a
+        child process tries them, once for each file and library.
         """
         try:
             (values, _), *_ = parts = [read_whole_header(part) for part in parts_of(path)]

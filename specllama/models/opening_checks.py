@@ -221,7 +221,7 @@ def _checked_lora(lora: Any) -> str:
 
 @contextlib.contextmanager
 def lora_errors(reasons: list[str]) -> Iterator[None]:
-    """A context manager: raise an error if llama.cpp refuses a LoRA adapter. llama_cpp would use its null pointer.
+    """A context manager: raise an error if llama.cpp refuses a LoRA adapter. llama_cpp would go on with a null pointer.
 
     Args:
         reasons: llama.cpp's error messages, which are read when the error is raised.

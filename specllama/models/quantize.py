@@ -80,8 +80,8 @@ def quantize(
     The file gets its name only when it is complete. A model that is quantized already is converted, which cannot
     restore what it has lost: F16 made from Q4_K_M computes the same function as Q4_K_M.
 
-    llama.cpp takes other types than the one that was asked for where a row is not of whole blocks of that type. What
-    the file will consist of is said before, and what it consists of afterwards.
+    If the rows of a matrix are not of whole blocks of the type that was asked for, llama.cpp takes another type for it.
+    So `on_note` is told before what the file will consist of, and afterwards what it consists of.
 
     Args:
         model: a GGUF file, or the catalog name of a downloaded model.
