@@ -93,7 +93,7 @@ def _say_once(formatter: Callable[..., Any], names: tuple[str, ...]) -> None:
 def _changed(messages: Sequence[Any]) -> Iterator[tuple[tuple[str, ...], list[Message]]]:
     """The messages with one change, with two, and so on, and what the changes are called.
 
-    With any change there is one system message: a template that reads roles by their places would misread another.
+    Every change also leaves one system message only: a template that reads roles by their places would misread two.
     """
     if not all(isinstance(message, Mapping) for message in messages):
         return
@@ -111,7 +111,7 @@ def _changed(messages: Sequence[Any]) -> Iterator[tuple[tuple[str, ...], list[Me
 
 
 def _one_system_message(messages: list[Message]) -> list[Message]:
-    """System messages at the beginning are joined. A later one becomes the user's, so that what was read stays."""
+    """System messages at the beginning are joined. A later one becomes the user's, so that it stays in its place."""
     first = next((at for at, message in enumerate(messages) if not _is_system(message)), len(messages))
     begun = [_joined(messages[:first])] if first else []
     return [

@@ -114,7 +114,8 @@ class ChatAnswer:
         rule = Prescribed(() if form is None else form.answer, self._calls, self._must_call, thoughts)
         whole = rule.behind(grammar, functools.partial(special_token, self._llama), is_thinking=self._is_thinking)
         if isinstance(whole, Gbnf):
-            Gbnf(grammar._grammar, grammar._root).over(model)  # if it is wrong, an error quotes the user's own text
+            # The user's grammar is parsed by itself first: if it is wrong, the error quotes the user's own text.
+            Gbnf(grammar._grammar, grammar._root).over(model)
         return whole
 
     def completed(self, reason: str) -> None:

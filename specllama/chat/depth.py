@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 MOST_LEVELS = 128
-"""What reads a request calls itself some times for each level, and Python allows 1,000 calls."""
+"""The functions that read a request call themselves a few times for each level. Python allows 1,000 nested calls."""
 
 
 def require_few_levels(value: Any, what: str) -> None:

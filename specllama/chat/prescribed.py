@@ -30,7 +30,7 @@ class Calls:
     """Calls of tools that may come in place of an answer.
 
     Attributes:
-        grammar: gives llguidance's grammar of the calls; its argument is that of `forced_calls`, ``behind``.
+        grammar: makes llguidance's grammar of the calls, from the argument ``behind`` of `forced_calls`.
         beginnings: the texts with which they begin.
     """
 
@@ -66,7 +66,7 @@ class Prescribed:
         is_whole = self.thoughts is None and not self.opening and self.calls is None
         if is_whole or not isinstance(text, str) or not text:  # an empty one allows everything
             return grammar
-        if self.calls is not None and text == JSON_GBNF:  # of json_object
+        if self.calls is not None and text == JSON_GBNF:  # llama_cpp's grammar for a response_format of json_object
             grammar = SchemaGrammar(JSON_GBNF, matched_schema(_ANY_OBJECT))
         if not isinstance(grammar, SchemaGrammar):
             return self._gbnf(grammar, is_thinking)

@@ -118,7 +118,7 @@ def _options(chat: Mapping[str, Any], response: Any) -> dict[str, Any]:
 
 
 def called_function(chat: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The function of which the answer is the arguments, as text without a form; None if there is none."""
+    """The function whose arguments are the whole answer, as plain JSON; None if there is no such function."""
     choice = chat.get("function_call") or chat.get("tool_choice")
     if not isinstance(choice, Mapping):
         return None
@@ -144,7 +144,7 @@ def for_handler(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arguments of a chat and the fields for a handler of llama_cpp's that renders and tokenizes by itself.
 
-    In names of special tokens that are text it gets a character that is not seen.
+    Names of special tokens that must stay text get an invisible character, since our marks need our own tokenizing.
     """
     known = formatter_for(llama)
     if known is not None:

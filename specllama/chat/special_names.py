@@ -23,9 +23,9 @@ from specllama.engine.model import Model
 
 _MARK = "u" + secrets.token_hex(8)  # no text has it, and filters of templates leave letters and digits as they are
 _CUT = "v" + secrets.token_hex(8)
-"""Marks the names that tokenizers read in plain text, too: such a text is cut there."""
+"""Marks the names that tokenizers read as tokens even in plain text: the text is cut there, and tokenized in parts."""
 _JOINER = "\u2060"  # is not seen and has no width
-_PREFIX = 3  # characters of a name that are looked for first: names may be thousands
+_PREFIX = 3  # characters of a name that are looked for first, since there may be thousands of names
 _DEFINED = llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
 _SPACES = " \t\n\v\f\r"
 
@@ -170,7 +170,8 @@ class SpecialNames:
     def _parts(self, text: str) -> Iterator[tuple[str, bool]]:
         """The parts of a prompt, and whether special tokens are read in them. A part ends where a special token does.
 
-        llama.cpp tokenizes what is between two special tokens by itself. So the tokens are those of the whole text.
+        llama.cpp, too, tokenizes each text between two special tokens separately. So the parts together have the tokens
+        of the whole text.
         """
         read, at, before = "", 0, ""
         for start, name in [*self._known.every.found(text), (len(text), "")]:

@@ -3,7 +3,7 @@
 Arguments become requests, tokens become text, and the engine's position becomes ``n_tokens``. This and `specllama.chat`
 are the only Python that knows the class ``llama_cpp.Llama``. How texts are decoded is decided in `specllama.engine`.
 
-A `Call` asks a Llama's methods for what they have no argument for, such as a slot and a `Watch` to tell.
+A `Call` carries what llama_cpp's methods have no argument for, such as the slot to use and a `Watch` to notify.
 """
 
 from __future__ import annotations

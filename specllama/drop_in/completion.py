@@ -107,7 +107,7 @@ class Completion:
         )
 
     def response(self) -> dict[str, Any]:
-        """The whole text, and what is said of it."""
+        """The response with the whole text."""
         self._load_cached_state()
         for _ in self._generate():
             pass
@@ -279,7 +279,7 @@ class Completion:
 
     @functools.cached_property
     def _echoed(self) -> Echo:
-        """The prompt as ``echo`` repeats it. A prompt that was given as text has no BOS that it did not have."""
+        """The prompt as ``echo`` repeats it. If it was given as text, a BOS that was put before it is left out."""
         tokens = token_ids(self._read_tokens, "the prompt", self._model.n_vocab).tolist()
         if isinstance(self._prompt, str):
             place = place_of_prompt(self._llama, self._prompt, self._suffix, len(tokens))

@@ -38,7 +38,7 @@ def as_inputs(given: Any) -> tuple[list[Any], bool]:
 
 
 def _plain(given: Any) -> Any:
-    """The same without NumPy, whose arrays cannot be asked whether they are an empty list."""
+    """`given` without NumPy's types, because an array cannot be compared with an empty list."""
     if isinstance(given, (list, tuple)):
         return [one.item() if isinstance(one, np.generic) else one for one in given]
     return given.tolist() if isinstance(given, (np.ndarray, np.generic)) else given

@@ -139,12 +139,12 @@ class _Rest:
 
 
 def _freed_once(holder: Any, name: str, free: Any, *before: Closable) -> _Handle:
-    """Have one of llama_cpp's objects free what it holds only once, wherever Ctrl-C comes. Returns what does that.
+    """Have one of llama_cpp's objects free what it holds only once, wherever Ctrl-C comes. Returns what frees it.
 
     Args:
         holder: llama_cpp's object.
-        name: its attribute that leads to what it holds.
-        free: frees that.
+        name: the attribute of `holder` that has what is freed.
+        free: frees it.
         before: what is freed before it.
     """
     if not isinstance(holder._exit_stack, _Handle):

@@ -72,8 +72,8 @@ class _Seeded:
 class LlamaCppSampler:
     """llama.cpp's own sampler chain, as ``llama_cpp.Llama`` makes it, for one generation.
 
-    It does not get the grammar. If all tokens are ruled out, it takes one of them anyway, and then its grammar ends the
-    process.
+    The chain does not get the grammar. If all tokens are ruled out, the chain takes one of them anyway, and then
+    llama.cpp's grammar would end the process.
 
     Args:
         llama: the Llama whose context has the logits.

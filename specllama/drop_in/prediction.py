@@ -73,7 +73,8 @@ def prediction_usage(stats: Stats, accepted: int) -> dict[str, Any]:
 
     Args:
         stats: the statistics of the completion.
-        accepted: how many of its tokens were looked up. The target accepts more where a text ends within a draft.
+        accepted: how many tokens of the completion were looked up. If it ends within a draft, the target has accepted
+            more.
     """
     found = stats.per_drafter.get("lookup", DrafterStats())
     counts = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": found.num_draft_tokens - accepted}

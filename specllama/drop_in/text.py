@@ -255,7 +255,7 @@ class TextAssembler:
         return self._named.add(piece, name)
 
     def _end_of(self, whole: bytes) -> bytes:
-        """The bytes that the last token adds. If it has changed the text before it, that is the whole text."""
+        """The bytes that the last token adds. If this token has changed the text before it, all bytes are new."""
         if whole.startswith(self._bytes):
             return whole[len(self._bytes) :]
         self._bytes.clear()

@@ -131,7 +131,7 @@ class _Server(uvicorn.Server):
         self.interrupted = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Notes that a signal ends the server. uvicorn would raise it again at the end, but a SIGTERM here is no error."""
+        """Notes that a signal ends the server. uvicorn would raise it again at the end; a SIGTERM here is no error."""
         self.interrupted = self.interrupted or sig == signal.SIGINT
         self.force_exit = self.force_exit or (self.should_exit and sig == signal.SIGINT)
         self.should_exit = True

@@ -58,8 +58,8 @@ def read_answer(
         form: the form of its calls; None if it has no calls.
         thoughts: the marks around a thought before the answer; None if it has no thoughts.
         is_thinking: whether the prompt has begun the thought.
-        is_free: whether the model may write anything. If a grammar prescribes the answer, there are calls only if it
-            begins with one: JSON, and marks in texts of JSON, are none.
+        is_free: whether the model may write anything. If a grammar prescribes the answer, there are calls only if the
+            answer begins with one: other JSON, and marks in its texts, are no calls.
     """
     if thoughts is not None:
         yield from read_thought(reading, thoughts, is_thinking)

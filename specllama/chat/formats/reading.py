@@ -77,7 +77,7 @@ class Reading:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the answer has ended in a call or right behind one. What has begun there as a mark is no text."""
+        """Whether the answer has ended in a call or right behind one. Then an unfinished mark is not taken for text."""
         return self._has_ended and self._is_fresh and self._number >= 0
 
     def content(self, text: str) -> None:
