@@ -365,8 +365,8 @@ def load_llama(arguments: argparse.Namespace, *, draft_if_none: str | None = Non
 
     Args:
         arguments: what the user has given.
-        draft_if_none: the draft, if the user has given none. What a draft would cost is measured with one: a context
-            that is opened without has no room to take tokens back fast (snapshots of a recurrent state).
+        draft_if_none: the draft, if the user has given none. To measure what drafting would cost, a command needs one:
+            without a draft, a context has no snapshots of a recurrent state, and takes tokens back slowly.
     """
     from specllama import Llama
 

@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
         return self._commands
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """See the base class. What is not known is an error at once, of the command that it was given to.
+        """See the base class. An unknown argument is an error at once, of the command that it was given to.
 
         The result has this parser as ``parser``, or that of the command.
         """

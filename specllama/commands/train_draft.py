@@ -143,7 +143,7 @@ def _usual_kind(arguments: argparse.Namespace) -> str:
 def _train(
     arguments: argparse.Namespace, budget: Budget, threads: int, skipped: list[str]
 ) -> tuple[Trained, Path, Gains | None]:
-    """Train, and compare. Returns the result, the draft's path, and what was measured; None if nothing could be."""
+    """Train, and compare. Returns the result, the draft's path, and the gains; None if they could not be measured."""
     from specllama.commands.steps import errors_reported, steps
     from specllama.training.train import trained
 
@@ -194,7 +194,7 @@ def _measured(made: Trained, most: int, threads: int, reporter: _Reporter) -> tu
 
 
 def _verdict(path: Path, gains: Gains | None, chosen: str | None) -> str:
-    """What was measured, and what uses the draft."""
+    """What was measured, and how the draft is used."""
     if gains is None:
         return f"It is used by draft_model={str(path)!r} (-md)"
     gain, by_lookup = gains
@@ -220,7 +220,7 @@ def _skipped(texts: list[Path]) -> list[str]:
 
 
 def _chosen(target: str, path: Path, gains: Gains) -> str | None:
-    """Keep what was measured for ``-md auto``. Returns what that takes now."""
+    """Keep what was measured for ``-md auto``. Returns the draft that ``-md auto`` takes now."""
     from specllama.commands.drafts import remember_gains
     from specllama.engine import LOOKUP, chosen_of
     from specllama.models import survey

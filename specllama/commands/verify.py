@@ -13,7 +13,7 @@ from specllama.commands import arguments as common
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
 
-_UNDECIDED = 2  # the exit code if it could not be told; 1 means that a draft has changed something
+_UNDECIDED = 2  # the exit code if a part is undecided; 1 means that a draft has changed something
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:

@@ -51,7 +51,7 @@ def require_at_least(least: int, **numbers: int) -> None:
 
 
 def that_fit(llm: Llama, prompts: Sequence[Prompt], room: int) -> tuple[list[Question], str]:
-    """Tokenize prompts, and find those that fit. That is done at once, because a prompt's turn may be hours away.
+    """Tokenize prompts, and find those that fit. A prompt's turn may be hours away, and errors should come before.
 
     Args:
         llm: the target.

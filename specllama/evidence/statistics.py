@@ -62,7 +62,7 @@ def paired_interval(both: int, only_first: int, only_second: int, neither: int) 
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """The two-sided p-value of McNemar's exact test: of the questions that one way alone got right, each way has half.
+    """The two-sided p-value of McNemar's exact test: each way has half of the questions that only one way got right.
 
     McNemar, "Note on the sampling error of the difference between correlated proportions or percentages",
     Psychometrika 12 (1947).

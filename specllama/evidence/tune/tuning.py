@@ -21,7 +21,7 @@ OnProgress = Callable[[str, int, int], None]
 
 _CHUNKS = (32, 64, 128, 256, 512)  # sizes of the chunks in which a draft decodes prompts
 _CHUNK_REPEATS = 2
-_SMALL = 17  # tokens; larger batches are for long copies, which are rare
+_SMALL = 17  # tokens; only long drafts by lookup make larger batches, and these are rare
 _LARGE_REPEATS = 3
 _STEADY = 1.25  # on an idle machine the ratio of a size's quartiles is smaller
 
@@ -78,7 +78,7 @@ def _on_unmeasured(llm: Llama, num_measured: int) -> str | None:
 
 
 def undisturbed(curve: CostCurve) -> CostCurve:
-    """The curve of the lower quartiles: what else the machine does makes a batch slower, never faster."""
+    """The curve of the lower quartiles, since other work on the machine makes a batch slower, never faster."""
     return CostCurve(curve.name, curve.n_past, {n: (curve.spread(n)[0],) for n in curve.sizes})
 
 

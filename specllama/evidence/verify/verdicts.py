@@ -10,7 +10,7 @@ from specllama.stats import Stats
 
 
 class Verdict(Data, abc.ABC):
-    """A result that passes, fails, or cannot be told."""
+    """The result of a test: it has passed or failed, or it is undecided."""
 
     computed = ("passed", "untested")
 
@@ -21,12 +21,12 @@ class Verdict(Data, abc.ABC):
 
     @property
     def untested(self) -> list[str]:
-        """Why it could not be told; empty if it could."""
+        """Why it is undecided; empty if it is decided."""
         return []
 
     @property
     def passed(self) -> bool:
-        """Whether it could be told, and passed."""
+        """Whether it is decided, and has passed."""
         return not self.problems and not self.untested
 
 
@@ -125,7 +125,7 @@ class _LoopTest(Verdict):
 
     @property
     def untested(self) -> list[str]:
-        """Why it could not be told; empty if something was drafted."""
+        """Why it is undecided; empty if something was drafted."""
         return [] if self.stats.num_drafts else [f"{self.name}: nothing was drafted, so nothing was tested"]
 
     @property
@@ -157,7 +157,7 @@ class SamplingTest(_LoopTest):
 
     @property
     def untested(self) -> list[str]:
-        """Why it could not be told; empty if something was drafted, and outcomes were counted apart."""
+        """Why it is undecided; empty if something was drafted, and outcomes were counted apart."""
         reasons = super().untested
         if self.num_cells < 2 and not self.is_certain:
             cause = "no outcome is likely enough to be counted apart: draw more samples, or take other prompts"
@@ -220,7 +220,7 @@ class VerifyResult(Result):
 
     @property
     def problems(self) -> list[str]:
-        """Why it failed; empty if nothing was found that does not hold."""
+        """Why it failed; empty if no part has found a problem."""
         problems = [problem for part in self._parts for problem in part.problems]
         if self.batches and self.num_near_ties:
             problems.append(
@@ -230,7 +230,7 @@ class VerifyResult(Result):
 
     @property
     def untested(self) -> list[str]:
-        """What could not be told, and why; empty if all parts could."""
+        """What is undecided, and why; empty if all parts are decided."""
         untested = [reason for part in self._parts for reason in part.untested]
         if not self.interrupted and not any(text.stats.num_drafts for text in self.texts):
             untested.append("texts: nothing was drafted, so nothing was compared")
@@ -238,7 +238,7 @@ class VerifyResult(Result):
 
     @property
     def passed(self) -> bool:
-        """Whether all parts were done, and all passed: False, too, where something could not be told."""
+        """Whether all parts were done, and all passed: False, too, if something is undecided."""
         return not self.interrupted and not self.problems and not self.untested
 
     @property
