@@ -101,7 +101,7 @@ DraftingFunction drafting_function(const py::object & function) {
                 if (!error.matches(PyExc_Exception)) {
                     throw;
                 }
-                // No Python exception, because it is caught without the GIL.
+                // This is no Python exception, because the loop catches it without the GIL.
                 throw std::runtime_error(static_cast<std::string>(py::str(error.value())));
             }
         });

@@ -169,9 +169,9 @@ uint8_t * FlashAttention::part(const ggml::ComputeParams & params, int64_t unit,
 }
 
 void FlashAttention::attend_in_parts(const ggml::ComputeParams & params) const {
-    // All queries of a chunk follow each other, of all heads. The rows of the heads lie side by side, so that the chunk
-    // is fetched once, and as one piece. A thread gets neighbouring items. If two threads took items in turn, the
-    // shares would not be equal, because the last chunk may be hidden.
+    // An item is one chunk for one unit. The items of a chunk follow each other, for all heads. The rows of the heads
+    // lie side by side, so that the chunk is fetched once, as one piece. A thread gets neighbouring items. If two
+    // threads took items in turn, the shares would not be equal, because the last chunk may be hidden.
     const int64_t of_stream = num_units_ / key_->ne[3];
     const int64_t items = num_units_ * num_chunks_;
     for (int64_t item = items * params.ith / params.nth; item < items * (params.ith + 1) / params.nth; ++item) {

@@ -31,7 +31,7 @@ CacheRows packed_rows(const CacheRows & rows, int64_t row_bytes, const int32_t *
     for (int64_t i = 0; i < count; ++i) {
         std::memcpy(out + i * row_bytes, rows.data + cells[i] * rows.stride, static_cast<std::size_t>(row_bytes));
     }
-    // The rest, up to whole lanes, is hidden by the mask, but must consist of numbers.
+    // The rows after these, up to whole lanes, are hidden by the mask. They must not be NaN, since 0 times NaN is NaN.
     std::memset(out + count * row_bytes, 0, static_cast<std::size_t>((whole_lanes(count) - count) * row_bytes));
     return {out, row_bytes};
 }
@@ -92,7 +92,7 @@ void attend_to_some(const FloatKernels & kernels, CacheType type, const Queries 
         const int64_t count = std::min<int64_t>(kChunkCells, seen.count - first);
         const bool together = lie_together(cells, count, seen.room);
         const Queries some = together ? moved(queries, cells[0]) : packed(queries, type, cells, count, work);
-        const int64_t fetched = together ? seen.count - first : 0;  // mostly the next ones follow them
+        const int64_t fetched = together ? seen.count - first : 0;  // the next cells mostly follow these
         kernels.attend_to(type)(some, 0, whole_lanes(count), fetched, first == 0 ? out : spare);
         if (first > 0) {
             merge_all(kernels, queries, out, spare);

@@ -180,7 +180,8 @@ struct Avx2 : Avx2Lanes {
 
     // Sets `weighted` to the products of one block with some columns, times the scales within the block.
     //
-    // fetches: whether the weights behind the block are fetched; tile, sums: those of the first of the columns.
+    // fetches: whether to prefetch weights that come later; tile, sums: where those of the first of these
+    // columns are.
     template <int type, int columns, int width>
     static void weigh(const uint8_t * panel, bool fetches, const uint8_t * tile, const uint8_t * sums,
                       Floats (&weighted)[width]) {

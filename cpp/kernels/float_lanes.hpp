@@ -107,8 +107,8 @@ void multiply_rows(const CacheRows & cache, int64_t num_rows, const float * cons
     multiply_each<F, type>(cache, num_rows, x, columns, length, out, [](int64_t, int) {});
 }
 
-// Asks for memory that is needed soon, into the second cache: the first one has fewer lines under way than memory needs
-// to be busy. Nothing happens if this address has no memory.
+// Prefetches memory that is needed soon, into the second-level cache: the first-level cache can ask for too few lines
+// at once to keep the memory busy. An address without memory does no harm.
 inline void fetch([[maybe_unused]] const uint8_t * at, [[maybe_unused]] int64_t bytes) {
 #ifdef __GNUC__
     for (int64_t i = 0; i < bytes; i += 64) {

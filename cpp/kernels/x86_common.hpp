@@ -268,7 +268,7 @@ inline void add_block(const uint8_t * panel, const uint8_t * tile, typename Isa:
         static_assert(columns <= 2 * most);
         constexpr int half = (columns + 1) / 2;
         add_columns<Isa, type, columns, 0, half>(panel, tile, sum);
-        asm("" : "+r"(panel));  // else what is read of the panel is kept on the stack from one half to the other
+        asm("" : "+r"(panel));  // else the compiler keeps on the stack what the first half has read of the panel
         add_columns<Isa, type, columns, half, columns - half>(panel, tile, sum);
     }
 }

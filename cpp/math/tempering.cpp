@@ -109,8 +109,8 @@ void sort_and_shrink(Distribution & out) {
     out = std::move(sorted);
 }
 
-// The number of candidates in llama.cpp's array. The array keeps candidates that are ruled out, until a sampler cuts it
-// by probability.
+// The number of candidates in llama.cpp's array, on which the dynamic temperature depends. The array keeps candidates
+// that are ruled out, until a sampler cuts it by probability.
 std::size_t num_slots(const SamplerParams & params, std::size_t num_kept, std::size_t n_vocab) {
     if (params.looks_at_probabilities()) {
         return num_kept;

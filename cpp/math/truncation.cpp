@@ -52,7 +52,7 @@ void Truncation::select_by_min_p(float top) {
 // Keeps the best top_k of the candidates that lie within top_n_sigma standard deviations of the largest logit.
 void Truncation::sigma_of_all() {
     const float reach = params_.top_n_sigma * static_cast<float>(standard_deviation(logits_, n_));
-    // Of two tokens one lies exactly two deviations below the other. Rounding must not decide about it.
+    // If there are only two tokens, one lies exactly two deviations below the other. Rounding must not decide about it.
     const float threshold = largest(logits_, n_) - reach - kRounding * std::max(1.0F, reach);
     if (params_.top_k <= 0) {
         select_at_least(logits_, n_, threshold, kept_);
