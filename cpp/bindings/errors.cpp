@@ -10,7 +10,7 @@ namespace specllama {
 void bind_errors(py::module_ & module) {
     py::register_exception<AbiError>(module, "AbiError", PyExc_ImportError);
     const auto decode_error = py::register_exception<DecodeError>(module, "DecodeError", PyExc_RuntimeError);
-    // This class is registered after its base class, so that its translator is asked first.
+    // ContextFullError comes after its base class: pybind11 asks the translator that was registered last first.
     py::register_exception<ContextFullError>(module, "ContextFullError", decode_error);
     py::register_exception<BusyError>(module, "BusyError", PyExc_RuntimeError);
     py::register_exception<ClosedError>(module, "ClosedError", PyExc_RuntimeError);

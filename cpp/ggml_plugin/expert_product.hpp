@@ -30,9 +30,9 @@ public:
     void multiply(const ggml::ComputeParams & params) const;
 
 private:
-    // A choice is a token and one of the experts that it uses, the expert number `which` among them. The number of the
-    // choice is token * used + which. The columns of an expert are the choices of this expert. Each thread sorts the
-    // choices for itself, which is quicker than waiting for another thread to do so.
+    // A choice is a token and one of its experts. Each token has `used` experts, numbered from 0, so the choice of
+    // expert `which` of a token has the number token * used + which. The columns of an expert are the choices of this
+    // expert. Each thread sorts the choices for itself, because waiting for another thread would take longer.
     struct Place {       // where the column of a choice is
         int32_t tile;    // the first column of its tile
         int16_t width;   // the columns of this tile

@@ -70,8 +70,8 @@ std::size_t room_of(const Types & types) {
 #endif
 }
 
-// Appends a type to a list that other threads may be reading. The list is not moved if there is room after it, as there
-// always is if glibc has allocated it. The end of the list is written last.
+// Appends a type to a list that other threads may be reading. The list stays in its place if there is room after it.
+// There always is in memory from glibc. The end of the list is written last, when the type is already there.
 void append(Types & types, ggml::BufferType * type) {
     if (room_of(types) > types.size()) {
         // The end of the elements, and the end of the memory.

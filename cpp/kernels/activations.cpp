@@ -67,7 +67,7 @@ void quantize_plain(const float * x, int values, QuantizedBlock & block) {
     std::memset(block.sums, 0, sizeof block.sums);
     for (int i = 0; i < values; ++i) {
         const float scaled = std::nearbyint(x[i] * inverse);
-        // NaN fails this comparison, too, so it becomes a code like any other.
+        // NaN fails this comparison, too, and gets the code -127. To convert NaN to an int would be undefined.
         const int code = scaled >= -127.0F && scaled <= 127.0F ? static_cast<int>(scaled) : -127;
         block.codes[i] = static_cast<int8_t>(code);
         block.sums[i / 16] = static_cast<int16_t>(block.sums[i / 16] + code);

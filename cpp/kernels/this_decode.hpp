@@ -14,9 +14,9 @@ struct OperationsSeen {
 
 inline thread_local OperationsSeen operations_seen;
 
-// Which rows of its output matrix a decode needs. A decoder sets it before the decode. ggml's first thread is the one
-// that decodes; it tells the other threads within the product (see Product). So the decode of another context, in any
-// thread, never sees what this one wants.
+// Which rows of its output matrix a decode needs. A decoder sets this before the decode. ggml's first thread is the
+// thread that decodes, and it tells the other threads within the product (see Product). So a decode of another context,
+// in any thread, never sees what this decode wants.
 struct WantedPanels {
     const int32_t * panels = nullptr;  // [count], ascending: the numbers of panels, of kPanelRows rows each
     int64_t count = 0;

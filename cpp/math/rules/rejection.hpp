@@ -5,8 +5,8 @@
 
 namespace specllama {
 
-// Accepts draft i with the probability a_i, one after the other. In place of the first rejected one, a token is drawn
-// from the residual.
+// Accepts drafted token i with the probability a_i (see rejection_acceptance), one after the other. In place of the
+// first rejected token, a token is drawn from the residual.
 Step rejection_step(const Distribution & p, const std::vector<Distribution> & q, const std::vector<int32_t> & draft,
                     const Uniforms & uniforms, std::size_t i);
 Verdict verify_rejection(const TargetAt & p, const std::vector<Distribution> & q, const std::vector<int32_t> & draft,
