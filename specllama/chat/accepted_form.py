@@ -191,7 +191,7 @@ _CHANGES: dict[str, Callable[[list[Message]], list[Message]]] = {
     "the system message in the user's first one": _system_with_the_user,
     "turns of one role joined": _alternating,
 }
-"""Every change but that of the system messages, by what the log calls it. They are made in this order."""
+"""The changes besides that of the system messages, by their names in the log. They are made in this order."""
 
 
 def _joined(messages: list[Message]) -> Message:

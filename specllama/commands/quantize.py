@@ -163,8 +163,8 @@ def _show(types: list[DraftType]) -> None:
 def make(model: str, file_type: str, output: Path | None = None, threads: int = 0, force: bool = False) -> str:
     """Write a model with another type, with a progress bar on stderr.
 
-    A file that the cache names by its model and type is used if it exists. Any other existing file is replaced only
-    with `force`.
+    An existing file in the cache, where names say model and type, is used as it is. Any other existing file is replaced
+    only with `force`.
 
     Returns:
         The path of the new file.

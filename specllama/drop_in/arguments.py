@@ -176,7 +176,7 @@ def check_draft_kwargs(draft_kwargs: Mapping[str, Any]) -> None:
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint at the name that was probably meant, for the end of a message; empty if no name is near.
 
-    A name is near if it differs in a letter or two, or if it is the only one that begins with the given name.
+    A known name is near if it differs in a letter or two, or if no other known name begins with the given name.
     """
     names = list(known)
     longer = [other for other in names if len(name) >= _LEAST_BEGINNING and other.startswith(name)]

@@ -1,4 +1,4 @@
-"""Closed Llamas: how to tell that one is closed, and what then replaces its native objects."""
+"""Closed Llamas: how to tell that a Llama is closed, and what replaces its native objects then."""
 
 from __future__ import annotations
 

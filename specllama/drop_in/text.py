@@ -101,9 +101,9 @@ class _NamedText:
         self._names: list[tuple[int, int]] = []  # for each name, the size of the text before it, and its own length
 
     def add(self, piece: bytes, name: bytes) -> list[tuple[int, int]]:
-        """Append a token: its text, or its name. Returns for each complete stop string where it begins, and its number.
+        """Append a token: its text, or its name. Returns (place, number) for each stop string that is complete now.
 
-        The place is counted in the text without names.
+        The place is where the stop string begins, in the text without names.
         """
         if name:
             self._names.append((self._size, len(name)))

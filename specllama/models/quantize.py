@@ -22,7 +22,7 @@ from .new_file import ELSEWHERE, HEADER_ROOM, make_folder, require_free_place, r
 Progress = Callable[[str, int, int], None]
 """A function that is told the step, how many tensors are done, and how many there are."""
 Note = Callable[[str], None]
-"""A function that is told what the new file will consist of, and what it consists of."""
+"""A function that is told which types the new file's tensors will have, and afterwards which they have."""
 _FEWER = 0.5  # bits per weight: types whose difference is smaller count as equally good
 _WHOLE = 16  # bits per weight: a file with as many has lost nothing of the original
 
@@ -77,8 +77,8 @@ def quantize(
 ) -> Path:
     """Write a model with another type.
 
-    The file gets its name only when it is complete. A model that is quantized already is converted, which cannot
-    restore what it has lost: F16 made from Q4_K_M computes the same function as Q4_K_M.
+    The file gets its name only when it is complete. A model that is quantized already is converted, but its lost
+    precision does not come back: F16 made from Q4_K_M computes the same function as Q4_K_M.
 
     If the rows of a matrix are not of whole blocks of the type that was asked for, llama.cpp takes another type for it.
     So `on_note` is told before what the file will consist of, and afterwards what it consists of.

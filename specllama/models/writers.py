@@ -17,7 +17,7 @@ _CAUSAL, _NON_CAUSAL = 0, 1  # llama.cpp's enum llama_attention_type
 def why_no_writer(metadata: Mapping[str, str], overrides: Mapping[str, Any] | None, attention_type: int) -> str | None:
     """Why a model cannot write text from left to right; None if it can.
 
-    Where a token attends to those behind it, the text would depend on what is decoded together, and so on the draft.
+    If tokens attend to later ones, the text depends on which tokens are decoded in one batch, and so on the draft.
 
     Args:
         metadata: the file's metadata.

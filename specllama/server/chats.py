@@ -202,7 +202,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         return self.prepared(llm).prompt
 
     def prepared(self, llm: Llama) -> Chat:
-        """The chat: its prompt, and what its answer must be. All answers to it have the same."""
+        """The chat: its prompt, and what its answer must be. It is made once for all answers to this request."""
         return cast(Chat, self._ready(0, lambda: self._prepared(llm)))
 
     def _prepared(self, llm: Llama) -> Chat:

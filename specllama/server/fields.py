@@ -203,7 +203,7 @@ class Additions(ChainFields, SamplerFields):
 
 
 class Once:
-    """Keeps what is made of a request. The first thread that needs it makes it, and other threads wait."""
+    """Keeps what is made of a request, such as its tokens. The first thread that asks makes them, and others wait."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

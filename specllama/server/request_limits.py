@@ -102,7 +102,7 @@ class Bodies:
     async def _read(self, request: Request, memory: contextlib.AsyncExitStack) -> bytes:
         """Reads the bytes. A large body waits for a place in `memory`; until then no more of it is read.
 
-        After that it must arrive fast enough, because others wait for its place.
+        Once it has a place, the body must arrive fast enough, because other bodies wait for the place.
         """
         declared = request.headers.get("content-length", "")
         self._require_fits(int(declared) if declared.isdecimal() else 0)

@@ -24,7 +24,7 @@ from .torch_here import require_gguf_package
 
 _F32 = 0  # a ggml_type
 _HEAD_SIZE = 64  # numbers in an attention head, for a target whose file does not say it
-_FEW = 8  # a model with fewer layers than this shows other ones to its head
+_FEW = 8  # layers: for a model with fewer, `_layers` has another rule
 _N_CTX = 4096  # tokens of the trained context, for a target whose file does not say it
 
 

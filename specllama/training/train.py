@@ -494,7 +494,7 @@ class _Training:
         return found
 
     def _require_room_for_output(self, num_tokens: int) -> None:
-        """Check that the draft fits onto the disk of its output, which may be another one than that of the training.
+        """Check that the draft fits onto the disk of its output. The training itself may use another disk.
 
         Raises:
             OSError: it does not fit.
