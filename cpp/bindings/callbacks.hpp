@@ -16,7 +16,8 @@ namespace specllama {
 // function: (history, scores) -> scores.
 LogitsProcessor python_processor(const pybind11::object & function, std::vector<int32_t> prompt);
 
-// The result handles signals, and calls the function, which may raise.
+// A function that the loop calls now and then during long work. It lets Python handle signals, such as Ctrl-C, then
+// calls the caller's function. If either raises, the work ends.
 std::function<void()> python_poll(const pybind11::object & function);
 
 // function: (history, gamma) -> (tokens, q), where q is an array [tokens, n_vocab] or a list of distributions. It is

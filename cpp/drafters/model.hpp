@@ -123,7 +123,7 @@ private:
     std::size_t block_begin_ = 0;        // how many drafted tokens come before the first row
     std::size_t block_size_ = 0;         // number of rows
     std::size_t block_row_ = 0;          // index of the first row
-    double saving_seconds_ = 0.0;        // of copies for the next decode; counted as part of its cost
+    double saving_seconds_ = 0.0;        // of save() before the next decode; part of that decode's cost
     std::vector<int32_t> drafted_text_;  // text_, the tokens drafted so far, then the guesses
 };
 

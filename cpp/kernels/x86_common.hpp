@@ -177,8 +177,8 @@ inline void begin(const uint8_t * sums, int sub, typename Isa::Lanes (&dot)[widt
     }
 }
 
-// Computes what is subtracted (or added, see Offset) for each column: the sums of its activations, weighted by minima
-// or scales.
+// Computes for each column the sums of its activations, weighted by minima or scales. Codes are shifted (see Offset),
+// and add_columns() corrects the products for that with these sums.
 template <class Isa, int type, int columns, int width>
 inline void lower(const uint8_t * panel, const uint8_t * sums, typename Isa::Floats (&low)[width]) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));

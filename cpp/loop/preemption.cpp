@@ -93,7 +93,7 @@ void CacheRoom::pause(ScheduledText & text) {
         if (cache == nullptr || !decoders_[k]->is_open() || decoders_[k]->is_head()) {
             continue;
         }
-        // A text can be paused while it is being decoded again. `held` is then known already.
+        // A text can be paused again before all of its tokens are back in the cache. `held` has all of them already.
         if (cache->tokens().size() > text.held[k].size()) {
             text.held[k] = cache->tokens();
         }

@@ -20,7 +20,9 @@ constexpr std::size_t longest_since = 3;
 constexpr std::size_t forgetting_interval = 256;  // decodes
 constexpr double doubtful = 0.2;                  // a size is doubted this far above its neighbours, in log seconds
 constexpr double surprising = 1.5;                // a size is surprising at this multiple of its expected time
-constexpr double largest_step = 0.6;  // in log seconds: one outlier (a swapped page) must not turn the curve over
+// In log seconds: the largest error that is learned from one batch. A batch that had to wait (for a swapped page, say)
+// must not change the curve much.
+constexpr double largest_step = 0.6;
 
 // Whether a time can be used: a clock can stand still, and a file can hold anything.
 bool usable(double seconds) { return seconds > 0.0 && std::isfinite(seconds); }

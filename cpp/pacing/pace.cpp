@@ -8,7 +8,8 @@ namespace specllama {
 
 namespace {
 
-// The most tokens that a drawer usually lacks when it begins to draft: the prompt's last one, and the answer's first.
+// The most tokens that a drawer (a drafter that decodes) usually lacks when it begins to draft: the prompt's last one,
+// and the answer's first.
 constexpr std::size_t most_pending = 2;
 
 std::size_t whole(double value) { return static_cast<std::size_t>(value); }
@@ -102,8 +103,9 @@ void Pace::begin_round(std::size_t most, const std::vector<std::size_t> & missin
     }
 }
 
-// Chooses the drawer with the best optimistic estimate. The round shows nothing of the other drawers. So their
-// observations fade until they are tried again.
+// Chooses the drawer (a drafter that decodes) that this round uses: one that was never measured, else the one that
+// earns the most tokens per second if its acceptance is as high as it may well be. Nothing is learned of the others in
+// this round. So what is known of them counts for less and less, until one of them is tried again.
 void Pace::choose_drawer(const std::vector<std::size_t> & missing) {
     std::size_t best = 0;
     double best_rate = -1.0;

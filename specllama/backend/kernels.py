@@ -37,9 +37,9 @@ class Kernels:
 
 
 def decide() -> Kernels:
-    """Offer our kernels to llama.cpp, unless there is any doubt. It must be called once, before a model is loaded.
+    """Offer our kernels to llama.cpp, if they are for this machine and pass a trial in a child process.
 
-    Models use them only if they are loaded in `kernel_use.loading`.
+    It must be called once, before a model is loaded. Models use them only if they are loaded in `kernel_use.loading`.
     """
     wanted = _from_environment()
     if wanted == "off":

@@ -168,10 +168,10 @@ class SpecialNames:
         return tokens
 
     def _parts(self, text: str) -> Iterator[tuple[str, bool]]:
-        """The parts of a prompt, and whether special tokens are read in them. A part ends where a special token does.
+        """The parts of a prompt, and whether names of special tokens are read as tokens in them.
 
-        llama.cpp, too, tokenizes each text between two special tokens separately. So the parts together have the tokens
-        of the whole text.
+        In a part with marks they are not, because a user or a tool has written such a name there. Parts begin and end
+        at special tokens, where llama.cpp cuts a text, too. So together they have the tokens of the whole text.
         """
         read, at, before = "", 0, ""
         for start, name in [*self._known.every.found(text), (len(text), "")]:

@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
 
     def _by_its_name(self, word: str, known: dict[str, str]) -> str:
         given, equals, value = word.partition("=")
-        if not given.startswith("--") or " " in given:  # a text may begin so
+        if not given.startswith("--") or " " in given:  # not a long option: a prompt, perhaps
             return word
         name = given.replace("_", "-")
         if name in known:

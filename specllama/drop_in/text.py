@@ -154,7 +154,7 @@ class TextAssembler:
         tokens: the tokens so far.
         offsets: for each token, how many characters come before it.
         stopped_by: the stop string that was complete first; None if there is none yet.
-        num_taken: how many tokens the pieces belong to that `take` has given.
+        num_taken: the number of tokens whose text `take` has yielded.
     """
 
     def __init__(

@@ -207,7 +207,7 @@ class CostMemory:
         self.restore()
 
     def restore(self) -> None:
-        """Have the loop use the curves in the files, in place of what it has learned."""
+        """Read the curves from the files. The loop uses them, and forgets what it has learned."""
         self._kept = {role: {} if key is None else read(key) for role, key in self._keys.items()}
         self._loop.restore_costs([*self._kept.values()])
 

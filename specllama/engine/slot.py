@@ -124,7 +124,7 @@ class Slot:
         return self._loop
 
     def restore_costs(self) -> None:
-        """Have the loop use the kept curves T(n), in place of what it has learned."""
+        """Read T(n) from the files again, after a change. The loop uses it, and forgets what it has learned."""
         if self._costs is not None:
             self._costs.restore()
 

@@ -130,7 +130,9 @@ class SchemaVocabulary:
 
 
 class SchemaMatcher:
-    """Says which tokens may come next in a text, which may also have become shorter or another one.
+    """Says which tokens may come next in a text.
+
+    From call to call the text may grow, get shorter or end in other tokens, because drafted tokens may be rejected.
 
     Args:
         vocabulary: the tokens.

@@ -1,4 +1,4 @@
-"""What is known at each place of a text that may also have become shorter, or another one."""
+"""What is known at each place of a text. The text changes from call to call, because drafted tokens may be rejected."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ _OF_MTP = ".nextn.eh_proj.weight"
 class MtpFile(HeadFile):
     """The description of a model's MTP layers in a file of their own.
 
-    Their vocabulary is compared with the target's token by token when they are opened, and `n_vocab` is 0.
+    `n_vocab` is 0, since nothing reads it: when the layers are opened, their vocabulary is compared with the target's
+    token by token.
 
     Attributes:
         num_layers: the number of MTP layers.

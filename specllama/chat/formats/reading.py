@@ -143,7 +143,7 @@ class Reading:
         self.is_over = self.is_over or (self._number >= 0 and not self._parallel)
 
     def end(self) -> None:
-        """End the answer."""
+        """End the answer. No call follows any more, so the spaces that were held back belong to the content."""
         self._said["content"].append(self._spaces)
         self._spaces = ""
 

@@ -66,7 +66,7 @@ def run(llm: Llama, *, repeats: int = 7, n_past: int = 128, on_progress: OnProgr
 
 
 def _on_unmeasured(llm: Llama, num_measured: int) -> str | None:
-    """A note if a draft is not among the curves; else None."""
+    """A note for the user that the cost of a draft was not measured, so that it has no plan; else None."""
     draft = llm.engine.draft
     if draft is None or draft.given == "lookup":
         return None
