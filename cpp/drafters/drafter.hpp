@@ -31,7 +31,7 @@ struct Task {
 // The text that the target holds, and the part that it has just decoded.
 struct DecodedBatch {
     const std::vector<int32_t> & history;  // all committed tokens; the target is to decode the last one next
-    std::size_t unchanged;  // length of the history's prefix that has not changed since the last observe()
+    std::size_t unchanged;                 // length of the prefix that has not changed since the last observe()
     // This batch decoded history[first .. first + count), which the target keeps. Tokens that were reused, borrowed
     // from another text or loaded were not decoded: count is 0 then.
     std::size_t first;

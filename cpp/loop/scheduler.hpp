@@ -40,8 +40,8 @@ public:
         double waiting_seconds = 0.0;  // how long waiting texts waited because others were at work
     };
 
-    // `drafts`: the decoders of the drawing drafters, in their order. From now on only this object decodes their
-    // sequences and the target's.
+    // `drafts`: the decoders of the drawing drafters, in their order. From now on only this object decodes the
+    // sequences of these decoders and of the target.
     Scheduler(const std::shared_ptr<Decoder> & target, const std::vector<std::shared_ptr<Decoder>> & drafts);
     ~Scheduler();
     Scheduler(const Scheduler &) = delete;
@@ -59,9 +59,9 @@ public:
     std::size_t num_drawing();
     // How many texts are in their rounds now.
     std::size_t num_generating();
-    // T(n) in seconds: the target's, then each draft's.
+    // T(n), the seconds of a batch of n tokens: the target's, then each draft's.
     std::vector<CostModel> costs();
-    // Restores the costs that costs() returned, as many of them as are given.
+    // Restores costs of an earlier process, {n: seconds}, in the order of costs(). There may be fewer than decoders.
     void restore_costs(const std::vector<std::map<std::size_t, double>> & seconds);
 
 private:
@@ -72,8 +72,8 @@ private:
 
     class Text;
     // A call of a text: until it returns, the text's thread counts as at work. Between two calls of a generation the
-    // text is away. Other texts wait a little for it, so that all texts stay in one batch, but they do not wait for a
-    // slow reader.
+    // text is away. Other texts wait a little for it, so that all texts stay in one batch, but they do not wait for
+    // a caller that takes long between two calls.
     class Visit;
 
     struct Want {

@@ -16,7 +16,8 @@ namespace {
 constexpr double prompt_share = 0.25;
 constexpr std::size_t first_chunk = 64;  // tokens of a prompt, while their cost is unknown
 
-// When it goes out of scope, it sets the sequences' counters back to their values before a paused text was restored.
+// When this object goes out of scope, it sets the sequences' counters back to their values before a paused text was
+// restored.
 // Tokens that are decoded again are not the work of a round, and tokens that are borrowed again are not a reused
 // prompt.
 class Uncounted {
@@ -179,7 +180,7 @@ bool Scheduler::try_decode(ScheduledText & text, const Sequence::Addition & addi
             text.asks(addition.count, &served_by(addition.sequence->decoder()) == &target());
         }
         wants_.push_back(&want);
-        num_working_ -= 1;  // the scheduler's thread adds it again, so this text never counts as away
+        num_working_ -= 1;  // the scheduler's thread adds the text again, so the text never counts as away
         work_.notify_all();
         done_.wait(lock, [&want] { return want.is_done; });
     }
@@ -189,7 +190,7 @@ bool Scheduler::try_decode(ScheduledText & text, const Sequence::Addition & addi
     return !want.is_paused;
 }
 
-// Waits until there is room for a paused text, and decodes again what it held.
+// Waits until there is room for a paused text, and decodes the text's tokens again.
 void Scheduler::restore(ScheduledText & text) {
     Uncounted uncounted;
     for (std::size_t k = 0; k < text.held.size(); ++k) {
@@ -231,7 +232,7 @@ void Scheduler::wait_for_room(ScheduledText & text) {
         if (!lock.owns_lock()) {
             lock.lock();
         }
-        if (text.state != ScheduledText::State::paused) {  // it was resumed meanwhile
+        if (text.state != ScheduledText::State::paused) {  // the text was resumed meanwhile
             text.state = ScheduledText::State::paused;
             num_working_ -= 1;
         }
@@ -307,7 +308,7 @@ std::size_t Scheduler::chunk(const ScheduledText & text, const Decoder & decoder
     if (num_waiting > 0) {
         const double seconds = served_by(decoder).token_seconds;
         most = seconds > 0.0 ? static_cast<std::size_t>(prompt_share / seconds) : first_chunk;
-        most = std::min(most, decoder.n_batch() / 2);  // the others' tokens fit beside it
+        most = std::min(most, decoder.n_batch() / 2);  // the others' tokens fit beside the chunk
     }
     return std::clamp(most / std::max<std::size_t>(1, num_prompts), std::min(least_chunk_, decoder.n_batch()),
                       decoder.n_batch());
