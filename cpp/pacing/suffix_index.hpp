@@ -15,11 +15,11 @@ namespace specllama {
 class SuffixIndex {
 public:
     static constexpr std::size_t min_match = 2;     // shorter matches promise too little
-    static constexpr std::size_t max_match = 64;    // longer ones count as this long
-    static constexpr std::size_t max_visited = 16;  // occurrences looked at
+    static constexpr std::size_t max_match = 64;    // longer matches count as this long
+    static constexpr std::size_t max_visited = 16;  // the most occurrences that one search looks at
 
     struct Match {
-        std::size_t next = 0;       // index of the token that followed then; <= size()
+        std::size_t next = 0;       // index of the token that followed the match; <= size()
         std::size_t length = 0;     // how many tokens agree, 0 if there is no match
         std::size_t num_other = 0;  // how many matches of this length were followed by another token
     };
