@@ -92,7 +92,7 @@ struct LlamaApi {
 
     LlamaApi() = default;
 
-    // `addresses`: by name. Throws AbiError if a required one is missing or null.
+    // `addresses`: by name. Throws AbiError if a required function is missing or null.
     explicit LlamaApi(const std::unordered_map<std::string, std::uintptr_t> & addresses);
 
     static std::vector<FunctionAbout> required_functions();
@@ -101,7 +101,7 @@ struct LlamaApi {
     static std::vector<StructLayout> struct_layouts();
 };
 
-// The bytes that a function without arguments writes into the struct that it returns by value, as many as it writes.
+// The bytes of the struct that a function without arguments returns by value, up to the last byte that it writes.
 // The struct must have more than 16 bytes, so that every ABI returns it in memory, and at most 4,096.
 std::vector<std::uint8_t> bytes_returned(std::uintptr_t function);
 

@@ -170,7 +170,7 @@ void Sequence::borrow(const std::vector<int32_t> & history) {
     }
 }
 
-// Checking and planning hold one lock: of two sequences that ask at the same time, one decodes.
+// Checking and planning hold one lock: of two sequences that ask at the same time, only one gets true.
 bool Sequence::plan(const std::vector<int32_t> & history) {
     const std::lock_guard lock(decoder_->memory_mutex());
     const auto & all = decoder_->sequences();
@@ -191,7 +191,8 @@ void Sequence::drop_plan() {
     plan_turn_ = 0;
 }
 
-// Whether `other` is ahead in a part that both are about to decode: it holds more of it, or planned it earlier.
+// Whether `other` is ahead in a part that both sequences are about to decode: `other` holds more of the part, or
+// planned it earlier.
 bool Sequence::is_behind(const Sequence & other, const std::vector<int32_t> & history) const {
     if (&other == this || other.plan_turn_ == 0) {
         return false;
@@ -226,7 +227,7 @@ void Sequence::added(const Addition & addition, std::size_t first_row, double se
 void Sequence::recover(int code) {
     more_after_ = true;
     if (decoder_->is_recurrent() && code != 1) {
-        restore(tokens_.size());  // its state may have been overwritten, whatever position it reports
+        restore(tokens_.size());  // the state may have been overwritten, whatever position the memory reports
     } else {
         keep(tokens_.size());
     }
