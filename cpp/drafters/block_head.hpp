@@ -17,8 +17,7 @@ namespace specllama {
 // removed from the memory right after the decode.
 //
 // The distribution of a place of the block depends on the text alone, or also on the token drafted at the place before
-// (if NoiseBlock::num_candidates is above 0). Either way each drafted token has a distribution q that it was drawn
-// from.
+// (if NoiseBlock::num_candidates is above 0). Either way each drafted token has its distribution q.
 class BlockHeadDrafter final : public ReadingHead {
 public:
     // sequence: its decoder must be a head that has a block. n_ctx must be larger than the block, and n_batch must not
@@ -52,7 +51,7 @@ private:
     std::size_t num_drawn_ = 0;    // places drawn from or passed over; never drawn from again: drawing changes logits
     std::size_t row_ = 0;          // index of the row of logits of the first place
     std::vector<float> said_;      // the head's states of the places, if these choose among candidates
-    std::vector<float> scores_;    // [n_vocab], the logits of one place made from its candidates
+    std::vector<float> scores_;    // [n_vocab], the logits of one place, made from its candidates' scores
 };
 
 }  // namespace specllama

@@ -1,5 +1,5 @@
-// The interface of a drafter: it is notified of what the target decodes, and offers tokens that may come next. See
-// docs/a-new-drafter.md.
+// The interface of a drafter: it is notified of the batches that the target decodes, and offers tokens that may come
+// next. See docs/a-new-drafter.md.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ struct Task {
     const std::vector<int32_t> & corpus;  // more text to look for continuations in, for this generation only
 };
 
-// The text that the target holds, and the part that it has just decoded.
+// The text that the target holds, and the part of the text that the target has just decoded.
 struct DecodedBatch {
     const std::vector<int32_t> & history;  // all committed tokens; the target is to decode the last one next
     std::size_t unchanged;                 // length of the prefix that has not changed since the last observe()
@@ -41,14 +41,14 @@ struct DecodedBatch {
     const float * states;
 };
 
-// What a drafter is told of a round.
+// What a drafter is told when it is to draft in a round.
 struct DraftRequest {
     const std::vector<int32_t> & history;  // all committed tokens
     std::size_t prompt_size;               // history[prompt_size..] was generated in this call
     std::size_t gamma;                     // the most tokens to draft
     const Decoder & target;                // knows the vocabulary, and which tokens end a text
     const SamplerChain & chain;            // both p and q go through this chain
-    const Rule & rule;                     // draws a token from q, with this noise
+    const Rule & rule;                     // draws a token from q, with the noise below
     RoundNoise noise;
     bool paced;  // draft fewer than gamma where more do not pay; else up to gamma, even if they do not pay
     // Called between the parts of long work; ends the round by throwing something other than a std::exception. May be
@@ -76,8 +76,8 @@ public:
     virtual void begin(const Task &) {}
     // The target has decoded a batch of this text, or the text has changed.
     virtual void observe(const DecodedBatch &) {}
-    // What could be drafted next without a decode: at most `most` tokens after history and proposal. The proposal may
-    // hold tokens of other drafters. An offer ends after a token that ends a text.
+    // The tokens that could be drafted next without a decode: at most `most` tokens after history and proposal. The
+    // proposal may hold tokens of other drafters. An offer ends after a token that ends a text.
     virtual std::vector<DraftToken> offer(const DraftRequest &, const Proposal &, std::size_t most) = 0;
     // The branch rows that the target is to decode in this round: all that the drafter needs; none if it needs none, or
     // more than `most`.
@@ -116,7 +116,7 @@ public:
     virtual std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
                                            const Proposal & proposal) = 0;
 
-    // How many tokens could be drawn after the text at most.
+    // The most tokens that could be drawn after the text.
     virtual std::size_t room() const = 0;
     // How many tokens of the text must be decoded before the next token can be drawn.
     virtual std::size_t missing() const = 0;

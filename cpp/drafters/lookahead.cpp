@@ -31,8 +31,8 @@ private:
 
     std::shared_ptr<LookaheadWindow> window_;
     bool has_begun_ = false;
-    std::size_t size_ = 0;       // length of the text at the last notification
-    std::vector<int32_t> said_;  // this round's tokens that follow the window's last level
+    std::size_t size_ = 0;       // length of the text at the last observe()
+    std::vector<int32_t> said_;  // the target's tokens after the window's last level, in this round
 };
 
 // The window's first tokens: tokens from random places of the text. The places do not depend on the seed.

@@ -1,4 +1,4 @@
-// What goes into one batch of a decoder.
+// The parts of one batch of a decoder.
 #pragma once
 
 #include <cstddef>

@@ -230,8 +230,8 @@ void Decoder::lay_out(const BatchPart * parts, std::size_t num_parts) {
     sequence_pointers_.clear();
     places_.clear();
     sequence_ids_.resize(num_parts);
-    // For a head with an encoder, llama.cpp computes the logits of all tokens, and then takes the first rows for
-    // those of the wanted tokens. So the logits of all tokens are asked for.
+    // For a head with an encoder, llama.cpp computes the logits of all tokens, and then takes the first rows for those
+    // of the wanted tokens. So the logits of all tokens are asked for.
     const bool wants_all =
         (hidden_.encodes || hidden_.block) &&
         std::any_of(parts, parts + num_parts, [](const BatchPart & part) { return part.first_output < part.count; });

@@ -1,5 +1,5 @@
-// One llama_context: its batch, the logits of the last batch, the time that decoding took, and how its memory is
-// rolled back.
+// One llama_context: its batch, the logits of the last batch, the time that decoding took, and how its memory is rolled
+// back.
 //
 // A decoder does not know which tokens the memory holds: its sequences do (sequence.hpp). Decoder and Sequence are the
 // callers of LlamaApi.

@@ -66,8 +66,8 @@ struct PromptPart {
     std::size_t count = 0;  // of these, how many to decode next
 };
 
-// What to decode next of a prompt. The memory must hold a prefix of history. `count` is 0 while another text is about
-// to decode that part.
+// The part of a prompt to decode next. The memory must hold a prefix of history. `count` is 0 while another text is
+// about to decode that part.
 PromptPart next_prompt_part(Decoding & decoding, Sequence & sequence, const std::vector<int32_t> & history);
 
 // Decodes the next part, without logits. Returns how many tokens were decoded, and how many are left now.

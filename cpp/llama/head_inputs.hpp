@@ -29,7 +29,7 @@ struct NoiseBlock {
     std::size_t num_candidates = 0;
 };
 
-// The hidden states that a decoder returns, and those that it reads.
+// The hidden states that a decoder returns, and the hidden states that it reads.
 struct HiddenStates {
     // Which tensors to read. For a head: its own state, then, if it has an encoder, the encoder's output. For a target:
     // the states that a head is to read, in this order. Null: none.
@@ -43,7 +43,8 @@ struct HiddenStates {
     std::size_t num_layers = 1;
     void (*choose_layer)(llama_context *, int32_t) = nullptr;
 
-    // How many tensors the hidden state of a token consists of. A head's encoder is for its inputs only.
+    // How many tensors the hidden state of a token consists of. The output of a head's encoder is not one of them: it
+    // is only an input.
     std::size_t num_given() const { return taps ? taps->size() - (encodes ? 1 : 0) : 0; }
 };
 

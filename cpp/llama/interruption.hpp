@@ -45,7 +45,7 @@ private:
         if (poll_ == nullptr || now_seconds() - asked_ < interval_) {
             return false;
         }
-        const PanelsOfThread all(nullptr);  // the called function may decode something else
+        const PanelsOfThread all(nullptr);  // `poll` may decode another batch, which needs all panels
         try {
             (*poll_)();
         } catch (...) {

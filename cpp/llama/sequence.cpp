@@ -76,7 +76,7 @@ void Sequence::number_cells() {
 bool Sequence::remove_behind(std::size_t count) {
     if (decoder_->is_recurrent()) {
         // llama_memory_seq_rm may succeed with snapshots of an earlier batch, as if they were those of the last one. So
-        // its answer is not enough.
+        // the answer of that function is not enough.
         const std::size_t end = decoder_->memory_end(id_);
         if (end < count || end - count > num_forgettable_) {
             return false;
@@ -223,7 +223,7 @@ void Sequence::added(const Addition & addition, std::size_t first_row, double se
     decode_seconds_ += seconds;
 }
 
-// Restores the cache after a failed batch, of which it may hold a part.
+// Restores the cache after a failed batch. The cache may hold a part of that batch.
 void Sequence::recover(int code) {
     more_after_ = true;
     if (decoder_->is_recurrent() && code != 1) {

@@ -61,7 +61,7 @@ public:
     void save(std::size_t most) { save_to(checkpoints_, most); }
     void save_prompt() { save_to(prompt_, 1); }
 
-    // Continues along `history` with cells of another sequence of the decoder that holds more of it.
+    // Takes over cells of another sequence of the decoder, if that sequence holds more of `history`.
     void borrow(const std::vector<int32_t> & history);
     // Announces that this sequence is about to decode `history`, until drop_plan(). Returns false if it should wait:
     // another sequence is ahead and about to decode the part that this one needs next.

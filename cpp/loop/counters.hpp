@@ -1,4 +1,4 @@
-// What is counted during one generation. specllama.Stats is made from these counters.
+// The counters of one generation. specllama.Stats is made from these counters.
 #pragma once
 
 #include <array>

@@ -18,9 +18,9 @@ constexpr std::size_t least_probed = 16;      // tokens of an answer: for a shor
 constexpr std::size_t looking_interval = 16;  // rounds after which prompts that did not pay are decoded after all
 constexpr std::size_t most_unpaced = 16;      // tokens of a round if a pace is asked for, but a drafter cannot be paced
 
-// Drops the first token that the constraint forbids after history and proposal, and all tokens after it. Looks only
-// at the tokens before the first drawn one (with a q), because the drafter that made the q has applied the constraint
-// to q, or wants q as it is.
+// Drops the first token that the constraint forbids after history and proposal, and all tokens after it. Looks only at
+// the tokens before the first drawn one (with a q), because the drafter that made the q has applied the constraint to
+// q, or wants q as it is.
 void drop_forbidden(const DraftRequest & request, const Proposal & proposal, std::vector<DraftToken> & offer) {
     Constraint * constraint = request.chain.constraint();
     if (constraint == nullptr) {

@@ -1,5 +1,5 @@
-// Several drafters together: asks each of them for tokens, and drafts as many as pay. It does not know which kinds of
-// drafters there are.
+// Several drafters together: asks each of them for tokens, and drafts as many as pay. This code does not know which
+// kinds of drafters there are.
 #pragma once
 
 #include <memory>
@@ -32,7 +32,7 @@ public:
     // Whether observe() needs the target's hidden states.
     bool needs_states() const;
 
-    // How many tokens could be proposed after the text at most.
+    // The most tokens that could be proposed after the text.
     std::size_t room() const;
 
     // Starts a new generation. Its text follows by observe(), the whole prompt first.
@@ -68,7 +68,7 @@ public:
     std::vector<BranchRow> branch_rows(std::size_t most);
     void read_branch_rows(const std::vector<const float *> & logits, std::size_t n_vocab);
 
-    // Learns from how a round went. To be called after every round, with a proposal or without.
+    // Learns from the outcome of a round. To be called after every round, with a proposal or without.
     void learn(const Outcome & outcome);
 
     // The pace, which decides how much is drafted; null if one of the drafters cannot be paced.

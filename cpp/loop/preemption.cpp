@@ -155,7 +155,7 @@ bool CacheRoom::fits(const ScheduledText & paused, const Texts & texts) const {
             }
             active.push_back(cache);
             shared = std::max(shared, num_common(held, cache->tokens()));
-            // A text that was paused is being decoded again.
+            // A text that holds fewer tokens than before its pause is being decoded again.
             if (k < text->held.size() && text->held[k].size() > cache->tokens().size()) {
                 expected += text->held[k].size() - cache->tokens().size();
             }

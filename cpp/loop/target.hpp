@@ -29,8 +29,8 @@ public:
     // Keeps the tokens that the memory has in common with `history`, and returns their number.
     std::size_t begin(const std::vector<int32_t> & history, SamplerChain chain, bool keeps_states);
     // Decodes one chunk of the history except its last token. Returns how many tokens it decoded: 0 if another text is
-    // about to decode them. Returns nothing if no token is left to decode, or if `leaves_end` and a first round
-    // without drafts can decode the tokens that are left.
+    // about to decode them. Returns nothing if no token is left to decode, or if `leaves_end` and a first round without
+    // drafts can decode the tokens that are left.
     std::optional<std::size_t> prefill(const std::vector<int32_t> & history, bool leaves_end);
     // Brings the memory in step with the history after a rewind, an extension, or a failure.
     void settle(const std::vector<int32_t> & history);

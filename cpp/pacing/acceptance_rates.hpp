@@ -76,7 +76,7 @@ private:
     double level_ = 0.0;
 };
 
-// What is learned of one drafter.
+// The acceptance rates of one drafter's tokens, as learned so far.
 class DrafterRates {
 public:
     DrafterRates(const DrafterPriors & priors, const PaceConstants & constants);

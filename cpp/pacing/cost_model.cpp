@@ -14,9 +14,8 @@ namespace {
 
 // The assumed cost of each further token, as a share of T(1). On most machines most models cost more.
 constexpr double usual_growth = 0.1;
-constexpr double level_rate = 0.2;  // all sizes change by this share of the error that shape_rate leaves
-constexpr double shape_rate =
-    0.12;  // a size alone changes by this share of its error, per decode since it was last seen
+constexpr double level_rate = 0.2;   // all sizes change by this share of the error that shape_rate leaves
+constexpr double shape_rate = 0.12;  // a size changes by this share of its error, per decode since it was last seen
 constexpr std::size_t longest_since = 3;          // decodes since a size was last seen: more count as this many
 constexpr std::size_t forgetting_interval = 256;  // decodes between two calls of forget_worst_guess()
 constexpr double doubtful = 0.2;                  // a size this far above its neighbours, in log seconds, is doubted

@@ -51,9 +51,9 @@ public:
     bool empty() const { return sizes_.empty(); }
 
 private:
-    // A size is settled after this many observations. Until then the mean of these is believed if they are alike. If
-    // not, the middle one of three is believed, or the smaller one of two: other work on the machine makes a batch
-    // slower, never faster, and the first batches are the slowest.
+    // After this many observations of a size, each further one changes it by a small step. Until then the mean of the
+    // observations is believed if they are alike. If not, the middle one of three is believed, or the smaller one of
+    // two: other work on the machine makes a batch slower, never faster, and the first batches are the slowest.
     static constexpr std::size_t settled_ = 3;
 
     struct Observation {

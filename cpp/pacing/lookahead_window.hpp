@@ -20,7 +20,7 @@ public:
     // std::invalid_argument unless each is within its bounds.
     LookaheadWindow(std::int64_t columns, std::int64_t n_gram, std::int64_t most_kept);
 
-    static constexpr std::int64_t most_columns = 60;  // each needs a sequence; earlier llama.cpps have only 64
+    static constexpr std::int64_t most_columns = 60;  // each needs a sequence; older llama.cpps have only 64
     static constexpr std::int64_t least_gram = 3;     // so that there are at least two levels
     static constexpr std::int64_t most_gram = 16;
     static constexpr std::int64_t most_of_token = 1024;
@@ -34,7 +34,8 @@ public:
     // [N - 1][W]; empty before a text has begun.
     const std::vector<std::vector<int32_t>> & levels() const { return levels_; }
 
-    // Says that the text went on by `count` >= 1 tokens. said [W]: what the target said after the last level.
+    // Says that the text went on by `count` >= 1 tokens. said [W]: the tokens that the target said after the last
+    // level.
     void advance(const std::vector<int32_t> & said, std::size_t count);
 
     // The N - 1 tokens behind `first` in the newest n-gram that begins with it; null: there is none.

@@ -157,8 +157,8 @@ bool Pace::drawing_pays() {
     return exploring_;
 }
 
-// How much longer a round with k drawn tokens takes than plain decoding of the tokens that it is expected to emit, in
-// plain decodes.
+// How much longer a round with k drawn tokens is expected to take than plain decoding of the tokens that it is expected
+// to emit, in plain decodes.
 double Pace::exploring_cost(std::size_t k) const {
     const double draft_seconds = catching_up_seconds(missing_) + further_draft_seconds(k);
     double tokens = 1.0;
@@ -170,8 +170,8 @@ double Pace::exploring_cost(std::size_t k) const {
     return (draft_seconds + target_.seconds(k + 1)) / target_.seconds(1) - tokens;
 }
 
-// The yield of a round if every drawn token is accepted with probability `acceptance`, and the best number of tokens
-// is drawn.
+// The yield of a round if every drawn token is accepted with probability `acceptance`, and the best number of tokens is
+// drawn.
 Yield Pace::drawn_yield(double acceptance, std::size_t missing, std::size_t most) const {
     Yield best;
     double survival = 1.0;

@@ -5,8 +5,8 @@
 // time (the renewal-reward argument: Dinkelbach 1967 for the ratio). rho is at least the rate of plain decoding, so a
 // draft that does not pay is not made; and rho is at most what the next rounds may earn.
 //
-// Decisions are made before a token is drawn, from costs, earlier outcomes and the tokens drafted so far. So they
-// cannot change what is sampled.
+// Decisions are made before a token is drawn, from costs, earlier outcomes and the tokens drafted so far. So the
+// decisions cannot change which tokens are sampled.
 #pragma once
 
 #include <algorithm>
@@ -82,8 +82,7 @@ public:
         : constants_(constants), rates_(priors, constants), window_(static_cast<std::size_t>(constants.first_window)) {}
 
     void begin_generation();
-    // The generation has ended after num_tokens tokens. max_tokens: the most tokens that it
-    // might have had.
+    // The generation has ended after num_tokens tokens. max_tokens: the most tokens that it might have had.
     void end_generation(std::size_t num_tokens, std::size_t max_tokens);
 
     // Adds a drawer: a drafter that draws its tokens, which costs decodes of at most n_batch tokens. Each decode gives
@@ -99,10 +98,10 @@ public:
     // for all the time that its tokens add, and this time is worth the tokens that all texts together would earn in it.
     //   texts: how many texts share a batch, with this one.
     //   others: how many tokens the other texts bring to the batch.
-    //   target: what the target's batches cost.
+    //   target: the costs of the target's batches.
     //   num_drawing: how many texts share the draft's batches, with this one. While a text draws alone, the other
     //   texts wait.
-    //   drafts: by drawer, what the draft's batches cost. A drawer without an entry keeps its own costs.
+    //   drafts: by drawer, the costs of the draft's batches. A drawer without an entry keeps its own costs.
     void share(std::size_t texts, std::size_t others, const CostModel & target, std::size_t num_drawing,
                const std::vector<const CostModel *> & drafts) {
         texts_ = texts;
@@ -162,8 +161,9 @@ private:
         std::size_t n_batch;
         std::size_t block;
         CostModel costs;
-        Yield yield;  // the fading sum of the rounds that began with one of its tokens, without the time of catching up
-        std::size_t spared;  // how many prompts it has not decoded since it was last used or measured
+        // The fading sum of the rounds that began with a token of this drawer, without the time of catching up.
+        Yield yield;
+        std::size_t spared;  // how many prompts the drawer has not decoded since it was last used or measured
     };
 
     // The drawer of this round.
@@ -214,12 +214,12 @@ private:
     std::size_t missing_at_first_ = 0;
     bool exploring_ = false;       // the drawer may draft although this may not pay
     bool measures_ = false;        // the drawer draws one token, to measure the cost
-    std::size_t num_drawn_ = 0;    // how many tokens were drawn
+    std::size_t num_drawn_ = 0;    // how many tokens the drawer has drawn
     Idle idle_ = Idle::measuring;  // the reason, if this round drafts nothing
     double survival_ = 1.0;        // the probability that all tokens drafted so far are accepted
     std::vector<Expectation> tokens_;
 
-    // The state of this text, and fading sums over those before it.
+    // The state of this text, and fading sums over the texts before it.
     std::size_t num_emitted_ = 0;
     std::size_t max_tokens_ = std::numeric_limits<std::size_t>::max();
     double answer_tokens_ = 0.0;
@@ -227,7 +227,7 @@ private:
 
     // Fading sums over all rounds.
     Yield of_all_;
-    double credit_ = 0.0;  // the time that drafts which may not pay may still cost, in plain decodes
+    double credit_ = 0.0;  // the time that may still be lost by drafts that may not pay, in plain decodes
     PaceCounters counters_;
     std::size_t since_plain_ = 0;  // rounds since plain decoding was measured
     std::size_t window_;           // the most tokens that one decision takes from an offer

@@ -1,8 +1,8 @@
 // An index that finds where the end of a growing text has occurred before. Knows neither llama.cpp nor Python.
 //
-// It has hash chains, as LZ77 compressors do: every n-gram of a few fixed lengths is linked to its previous occurrence.
-// The longest match is looked for among the most recent occurrences of the longest n-gram that has any. Appending costs
-// O(1) amortised and finding O(1), whatever the length; forgetting the last tokens costs O(1) each.
+// The index has hash chains, as LZ77 compressors do: every n-gram of a few fixed lengths is linked to its previous
+// occurrence. The longest match is looked for among the most recent occurrences of the longest n-gram that has any.
+// Appending costs O(1) amortised and finding O(1), whatever the length; forgetting the last tokens costs O(1) each.
 #pragma once
 
 #include <array>
@@ -42,7 +42,7 @@ private:
     // All n-grams of one length, each under the index of its last token.
     struct Grams {
         std::size_t length;
-        std::vector<uint32_t> previous;  // [size]: index + 1 of the last n-gram before with the same hash; 0 for none
+        std::vector<uint32_t> previous;  // [size]: index + 1 of the previous n-gram with the same hash; 0: none
         std::vector<uint32_t> heads;     // [power of two]: index + 1 of the last n-gram with this hash
     };
 

@@ -65,8 +65,8 @@ private:
     std::vector<int32_t> specials_;  // [tokens of the target]: see special()
     std::string pieces_;             // the texts of the target's tokens, one after the other
     std::vector<std::size_t> ends_;  // where each token's piece ends in `pieces_`
-    std::vector<int32_t> bytes_;     // [256]: the draft's tokens of one byte; -1: it has none
-    std::vector<int32_t> guard_;     // the draft's tokens of "\n", if it puts a space before each text; else empty
+    std::vector<int32_t> bytes_;     // [256]: the draft's token of each byte; -1: there is none
+    std::vector<int32_t> guard_;     // the draft's tokens of "\n", if its tokenizer puts a space before each text
     bool target_adds_space_ = false;
     int32_t opening_ = -1;
     std::size_t num_of_text_ = 0;
