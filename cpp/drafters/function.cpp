@@ -19,7 +19,7 @@ std::string as_text(double value) {
     return text.str();
 }
 
-constexpr double sum_tolerance = 1e-3;  // of the sum of q: rounding of 32-bit probabilities of many tokens
+constexpr double sum_tolerance = 1e-3;  // how far the sum of q may be from 1: 32-bit probabilities are rounded
 
 std::string named(int32_t token, std::size_t i) {
     return "the drafter gave token " + std::to_string(token) + " at position " + std::to_string(i);

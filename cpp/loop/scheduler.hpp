@@ -62,7 +62,8 @@ public:
     std::size_t num_generating();
     // T(n), the seconds of a batch of n tokens: the target's, then each draft's.
     std::vector<CostModel> costs();
-    // Restores costs that were measured earlier, {n: seconds}, in the order of costs(). There may be fewer than decoders.
+    // Restores costs that were measured earlier, {n: seconds}, in the order of costs(). There may be fewer than
+    // decoders.
     void restore_costs(const std::vector<std::map<std::size_t, double>> & seconds);
 
 private:

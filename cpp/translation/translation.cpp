@@ -261,7 +261,8 @@ const std::vector<int32_t> & TranslatedText::read(const std::vector<int32_t> & t
         num_unchanged_ = draft_tokens_.size();
         return draft_tokens_;
     }
-    // A part that began at the first token that has changed might not begin there now. So it is tokenized again.
+    // A part that began at the first changed token might not begin there now. So this part is dropped, and the part
+    // before it is read again.
     while (!parts_.empty() && parts_.back().first > 0 && parts_.back().first >= same) {
         parts_.pop_back();
     }
