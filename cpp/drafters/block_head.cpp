@@ -66,7 +66,8 @@ std::optional<DraftToken> BlockHeadDrafter::draw(const DraftRequest & request, s
     return drawn_if_allowed(request, proposal, source(), before, logits, n, nullptr);
 }
 
-// The logits of a place. Null: they depend on the token of the place before, which is not among its candidates.
+// The logits of a place. Null: they depend on the token drafted at the place before, which is not among the candidates
+// of that place.
 float * BlockHeadDrafter::logits_at(std::size_t place, const std::vector<int32_t> & drafted, std::size_t n) {
     const std::size_t k = noise_.num_candidates;
     if (k == 0) {
@@ -100,7 +101,7 @@ void BlockHeadDrafter::read(std::size_t count) {
     decode_some(addition);
 }
 
-// Puts the next tokens of the text into the memory, and decodes a block after them.
+// Puts the next `num_injected` tokens of the text into the memory, and decodes a block with `drafts` places after them.
 void BlockHeadDrafter::decode_block(std::size_t num_injected, std::size_t drafts) {
     const std::size_t held = num_held();
     const auto from = text().begin() + static_cast<std::ptrdiff_t>(held);
@@ -114,7 +115,7 @@ void BlockHeadDrafter::decode_block(std::size_t num_injected, std::size_t drafts
     addition.keeps_states = noise_.num_candidates > 0;
     num_said_ = num_drawn_ = 0;
     decode_some(addition);
-    sequence().keep(held + num_injected);  // the rest is noise, and must not be taken for text
+    sequence().keep(held + num_injected);  // the block is noise, and must not be taken for text
     said_.clear();
     if (addition.keeps_states) {
         sequence().copy_states(row_, drafts, said_);
@@ -124,7 +125,8 @@ void BlockHeadDrafter::decode_block(std::size_t num_injected, std::size_t drafts
 
 void BlockHeadDrafter::decode_some(const Sequence::Addition & addition) {
     const double seconds = decode(addition);
-    // A token of the text costs less than a token of a block. So small decodes without a block are not used as costs.
+    // A token of the text costs less than a token of a block. So the time of a small decode without a block is not
+    // reported as a cost.
     const bool has_block = addition.count > addition.num_injected;
     if (has_block || addition.count > 4 * noise_.size) {
         report(addition.count - (has_block ? noise_.first : 0), seconds);

@@ -17,7 +17,7 @@ class DraftTokens {
 public:
     explicit DraftTokens(TokenList usual) : usual_(std::move(usual)) {}
 
-    // The tokens listed for every text. Each text adds its own tokens.
+    // The tokens listed for every text. Each text adds its own tokens to a copy.
     const TokenList & usual() const { return usual_; }
 
     // Counts tokens [count] that the target has written.

@@ -1,5 +1,5 @@
-// The interface of a drafter: it is notified of what the target decodes, and offers tokens that may come next. See
-// docs/a-new-drafter.md.
+// The interface of a drafter: it is notified of the batches that the target decodes, and offers tokens that may come
+// next. See docs/a-new-drafter.md.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace specllama {
 class CostModel;
 class DrawingDrafter;
 
-// What a drafter is told of a generation at its beginning.
+// What a drafter is told when a generation begins.
 struct Task {
     std::size_t gamma;                    // the most tokens of a round
     std::size_t max_tokens;               // the most tokens of the whole generation
@@ -28,10 +28,10 @@ struct Task {
     const std::vector<int32_t> & corpus;  // more text to look for continuations in, for this generation only
 };
 
-// The text that the target holds, and the part that it has just decoded.
+// The text that the target holds, and the part of the text that the target has just decoded.
 struct DecodedBatch {
     const std::vector<int32_t> & history;  // all committed tokens; the target is to decode the last one next
-    std::size_t unchanged;                 // length of the prefix that has not changed since the last notification
+    std::size_t unchanged;                 // length of the prefix that has not changed since the last observe()
     // This batch decoded history[first .. first + count), which the target keeps. Tokens that were reused, borrowed
     // from another text or loaded were not decoded: count is 0 then.
     std::size_t first;
@@ -41,16 +41,16 @@ struct DecodedBatch {
     const float * states;
 };
 
-// What a drafter is told of a round.
+// What a drafter is told when it is to draft in a round.
 struct DraftRequest {
     const std::vector<int32_t> & history;  // all committed tokens
     std::size_t prompt_size;               // history[prompt_size..] was generated in this call
     std::size_t gamma;                     // the most tokens to draft
     const Decoder & target;                // knows the vocabulary, and which tokens end a text
     const SamplerChain & chain;            // both p and q go through this chain
-    const Rule & rule;                     // draws a token from q, with this noise
+    const Rule & rule;                     // draws a token from q, with the noise below
     RoundNoise noise;
-    bool paced;  // draft fewer than gamma where more do not pay; else as many as there are
+    bool paced;  // draft fewer than gamma where more do not pay; else up to gamma, even if they do not pay
     // Called between the parts of long work; ends the round by throwing something other than a std::exception. May be
     // null.
     const std::function<void()> & poll;
@@ -76,25 +76,25 @@ public:
     virtual void begin(const Task &) {}
     // The target has decoded a batch of this text, or the text has changed.
     virtual void observe(const DecodedBatch &) {}
-    // What could be drafted next without a decode: at most `most` tokens after history and proposal. The proposal may
-    // hold tokens of other drafters. An offer ends after a token that ends a text.
+    // The tokens that could be drafted next without a decode: at most `most` tokens after history and proposal. The
+    // proposal may hold tokens of other drafters. An offer ends after a token that ends a text.
     virtual std::vector<DraftToken> offer(const DraftRequest &, const Proposal &, std::size_t most) = 0;
-    // The branch rows that the target is to decode in this round: none, or all that the drafter needs, if these are
-    // at most `most`.
+    // The branch rows that the target is to decode in this round: all that the drafter needs; none if it needs none, or
+    // more than `most`.
     virtual std::vector<BranchRow> branch_rows(std::size_t /*most*/) { return {}; }
     // The rows were decoded: receives the logits [n_vocab] of the rows with `wanted`, in their order. The text of the
     // round follows by observe(), unless the round fails.
     virtual void read_branch_rows(const std::vector<const float *> & /*logits*/, std::size_t /*n_vocab*/) {}
-    // The generation has ended with this text: the drafter's memories forget all that is not part of it.
+    // The generation has ended with this text: the drafter's memories forget all that is not part of this text.
     virtual void finish(const std::vector<int32_t> &) {}
 
     // How many numbers of the target's hidden states observe() needs for each token; 0: it needs no states.
     virtual std::size_t state_size() const { return 0; }
-    // The sequences that it decodes with. The loop marks their decoders as in use.
+    // The sequences that the drafter decodes with. The loop marks their decoders as in use.
     virtual std::vector<Sequence *> sequences() const { return {}; }
-    // Whether its tokens must come, so that no other offer is needed.
+    // Whether the drafter offers only text that must come next. If it offers any, no other drafter is asked.
     virtual bool forces() const { return false; }
-    // Whether a pace may choose how much of an offer is taken; else all of it is.
+    // Whether a pace may choose how many tokens of an offer are taken; else the whole offer is taken.
     virtual bool can_be_paced() const { return true; }
     // This object, if it draws its tokens one by one; else null.
     virtual DrawingDrafter * drawing() { return nullptr; }
@@ -111,23 +111,24 @@ public:
     std::vector<DraftToken> offer(const DraftRequest &, const Proposal &, std::size_t) override { return {}; }
     DrawingDrafter * drawing() override { return this; }
 
-    // Draws one token after history and proposal; nothing if none can be drawn. `before`: see Expectation.
+    // Draws one token after history and proposal; nothing if none can be drawn. `before`: the class of the token before
+    // this one (see Expectation).
     virtual std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
                                            const Proposal & proposal) = 0;
 
-    // How many tokens could be drawn after the text at most.
+    // The most tokens that could be drawn after the text.
     virtual std::size_t room() const = 0;
     // How many tokens of the text must be decoded before the next token can be drawn.
     virtual std::size_t missing() const = 0;
     // The most tokens of one decode.
     virtual std::size_t n_batch() const = 0;
-    // How many tokens are drawn from one decode, where a pace decides.
+    // How many tokens are drawn from one decode, if a pace decides how much is drafted.
     virtual std::size_t block() const { return 1; }
-    // Decodes some of the tokens that the drafter's memory lacks. Returns how many it lacks then.
+    // Decodes some of the tokens that the drafter's memory lacks. Returns how many tokens it still lacks.
     virtual std::size_t catch_up() = 0;
-    // Decodes a little of the text in the way of drafted tokens, to measure what that costs.
+    // Decodes a little of the text in the way that drafted tokens are decoded, to measure what drafting costs.
     virtual void probe() = 0;
-    // Sets where the costs of its decodes are reported.
+    // Sets the cost model that learns from the drafter's decodes.
     virtual void report_to(CostModel * costs) = 0;
     // Seconds spent decoding, and number of tokens decoded, since this object was made.
     virtual double decode_seconds() const = 0;

@@ -1,4 +1,4 @@
-// A token that is drawn from a draft's logits, and what is expected of it.
+// Draws a token from a draft's logits, and estimates how likely the target accepts it.
 #include "drafters/drawn_token.hpp"
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace specllama {
 
 namespace {
 
-// Bounds of the classes, and acceptance rates measured with two models of one family on code, prose and questions
-// (greedy).
+// The confidences that separate the classes, and acceptance rates measured with two models of one family on code, prose
+// and questions (greedy).
 constexpr std::array<double, num_confidences - 1> confidences{0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995};
 constexpr ByConfidence confidence_priors{0.26, 0.37, 0.52, 0.69, 0.82, 0.92, 0.95, 0.98, 0.99, 0.995};
 constexpr ByNext next_priors{0.65, 0.65, 0.74, 0.78, 0.78, 0.80, 0.81, 0.86, 0.90, 0.95, 0.75};

@@ -1,4 +1,4 @@
-// A token that is drawn from a draft's logits, and what is expected of it.
+// Draws a token from a draft's logits, and estimates how likely the target accepts it.
 #pragma once
 
 #include <array>
@@ -10,11 +10,11 @@
 
 namespace specllama {
 
-// Draws a token. Its confidence is its probability q; if the chain leaves only one token, its probability before the
-// chain.
+// Draws a token. The token's class depends on its confidence: its probability in q, or, if the sampler chain leaves
+// only one token, its probability before the chain.
 //
-// logits: [n], which are changed. listed: the tokens of these logits, in this order; null: the tokens 0 to n - 1.
-// before: see Expectation. Throws NoTokenLeft if no token is allowed.
+// logits: [n]; the call changes them. listed: the tokens of these logits, in this order; null: the tokens 0 to n - 1.
+// before: the class of the token before (see Expectation). Throws NoTokenLeft if no token is allowed.
 DraftToken drawn_token(const DraftRequest & request, const Proposal & proposal, Source source, std::size_t before,
                        float * logits, std::size_t n, const TokenList * listed);
 
@@ -23,15 +23,16 @@ DraftToken drawn_token(const DraftRequest & request, const Proposal & proposal, 
 std::optional<DraftToken> drawn_if_allowed(const DraftRequest & request, const Proposal & proposal, Source source,
                                            std::size_t before, float * logits, std::size_t n, const TokenList * listed);
 
-// What is expected of a drawn token, by the probability that the draft gave it.
+// The Expectation of a drawn token with this confidence (`probability`).
 Expectation drawn_expectation(Source source, double probability, std::size_t before);
 
-// Acceptance rates by the class of the confidence, and those of the next token, see DrafterPriors::drawn().
+// Acceptance rates by the class of the token, and by the class of the token before: see DrafterPriors::classes and
+// DrafterPriors::next.
 constexpr std::size_t num_confidences = 10;
 using ByConfidence = std::array<double, num_confidences>;
 using ByNext = std::array<double, num_confidences + 1>;
 
-// Measured with two models of one family.
+// The first function returns rates that were measured with two models of one family.
 DrafterPriors drawn_priors();
 DrafterPriors drawn_priors(const ByConfidence & rates, const ByNext & next, double any);
 

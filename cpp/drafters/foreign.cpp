@@ -30,7 +30,8 @@ protected:
         const std::vector<int32_t> & tokens = translated_.draft_tokens();
         out.insert(out.end(), tokens.begin() + static_cast<std::ptrdiff_t>(first), tokens.end());
     }
-    // Within a round earlier tokens are not translated again: the draft goes on with the tokens that it drafted.
+    // Translates each drafted token by itself, not together with the text before it: so the draft goes on with the very
+    // tokens that it drafted.
     void read_drafted(const std::vector<int32_t> & tokens, std::vector<int32_t> & out) const override {
         for (const int32_t token : tokens) {
             translation_->read_token(token, out);
@@ -46,7 +47,7 @@ private:
     TranslatedText translated_;
 };
 
-// The bounds of the classes are those of drawn_token.cpp. The rates were measured with SmolLM2-135M for
+// The classes of confidence are those of drawn_token.cpp. The rates were measured with SmolLM2-135M for
 // Qwen2.5-Coder-1.5B at 512 places of eight kinds of text (greedy). They are lower than for a draft of the same family,
 // above all where the draft is sure but the target splits the text into other tokens. Of four tokens a round, a fifth
 // to a quarter is accepted, since the first wrong one ends a round.

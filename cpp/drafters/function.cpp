@@ -19,7 +19,7 @@ std::string as_text(double value) {
     return text.str();
 }
 
-constexpr double sum_tolerance = 1e-3;  // for 32-bit probabilities of a large vocabulary
+constexpr double sum_tolerance = 1e-3;  // how far the sum of q may be from 1: 32-bit probabilities are rounded
 
 std::string named(int32_t token, std::size_t i) {
     return "the drafter gave token " + std::to_string(token) + " at position " + std::to_string(i);
@@ -32,7 +32,7 @@ void require_token(const DraftRequest & request, const Distribution & q, int32_t
     }
 }
 
-// Throws unless q is a distribution within the tolerance, then makes its sum exact.
+// Throws unless q is a distribution whose sum is 1 within the tolerance. Then scales q so that the sum is 1.
 void normalise(Distribution & q, int32_t token, std::size_t i) {
     double sum = 0.0;
     for (const double p : q.probs) {

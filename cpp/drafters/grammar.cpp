@@ -7,7 +7,7 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t most_forced = 4;  // tokens of one offer: each takes time to find
+constexpr std::size_t most_forced = 4;  // the most tokens of one offer: each token takes time to find
 
 }  // namespace
 

@@ -13,7 +13,7 @@ public:
     bool forces() const override { return true; }
 };
 
-// What is expected of a token that a grammar forces. is_unique: no other token may come next.
+// The Expectation of a token that a grammar forces. is_unique: see Constraint::Forced.
 inline Expectation grammar_expectation(bool is_unique) { return {Source::grammar, is_unique ? 0U : 1U, 0}; }
 
 }  // namespace specllama

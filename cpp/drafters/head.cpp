@@ -38,7 +38,7 @@ std::optional<DraftToken> HeadDrafter::draw(const DraftRequest & request, std::s
     if (has_several() && proposal.tokens.size() >= sequence().decoder().num_layers()) {
         return std::nullopt;
     }
-    // With several layers, the first layer decodes the text's last token, and the others follow in turn.
+    // With several layers, decode_by_layer() decodes the text's last token, in each layer when the layer has its turn.
     const std::size_t left = has_several() ? 1 : 0;
     while (missing() > n_batch()) {
         decode_text(n_batch(), false);

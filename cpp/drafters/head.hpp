@@ -30,7 +30,7 @@ public:
 
     std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
                                    const Proposal & proposal) override;
-    // 0 while the state of the last token but one is missing.
+    // 0 while the target's state of the text's last token but one is missing.
     std::size_t room() const override;
     void probe() override;
 

@@ -7,7 +7,7 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t most_kept = 256;  // states: up to twice as many are kept, besides those of the last batch
+constexpr std::size_t most_kept = 256;  // states that are left once there are more than twice as many
 
 }  // namespace
 

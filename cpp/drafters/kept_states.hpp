@@ -16,7 +16,8 @@ public:
     std::size_t end() const { return first_ + states_.size() / size_; }
     const float * at(std::size_t place) const { return states_.data() + (place - first_) * size_; }
 
-    // The text changes after `unchanged` tokens. If too many states are left, only the last ones are kept.
+    // Forgets the states from position `unchanged` on, because the text changes there. If too many states are left,
+    // forgets all but the last ones.
     void forget(std::size_t unchanged);
     // Adds the states of `count` tokens from position `place` on. If this leaves a gap, earlier states are dropped.
     void append(std::size_t place, const float * states, std::size_t count);

@@ -23,7 +23,7 @@ public:
     std::vector<DraftToken> offer(const DraftRequest & request, const Proposal & proposal, std::size_t most) override;
     std::vector<BranchRow> branch_rows(std::size_t most) override;
     void read_branch_rows(const std::vector<const float *> & logits, std::size_t n_vocab) override;
-    // A pace does not know what branch rows cost.
+    // False: a pace does not know the cost of branch rows.
     bool can_be_paced() const override { return false; }
 
 private:
@@ -31,11 +31,11 @@ private:
 
     std::shared_ptr<LookaheadWindow> window_;
     bool has_begun_ = false;
-    std::size_t size_ = 0;       // length of the text at the last notification
-    std::vector<int32_t> said_;  // this round's tokens that follow the window's last level
+    std::size_t size_ = 0;       // length of the text at the last observe()
+    std::vector<int32_t> said_;  // the target's tokens after the window's last level, in this round
 };
 
-// The window's first tokens: tokens of the text in random places, which do not depend on the seed.
+// The window's first tokens: tokens from random places of the text. The places do not depend on the seed.
 std::vector<std::vector<int32_t>> LookaheadDrafter::drawn_from(const std::vector<int32_t> & text) const {
     std::vector<std::vector<int32_t>> levels(window_->n_gram() - 1, std::vector<int32_t>(window_->columns()));
     std::uint64_t number = 0;
@@ -56,7 +56,8 @@ void LookaheadDrafter::observe(const DecodedBatch & batch) {
     size_ = batch.history.size();
 }
 
-// Offers one n-gram whose first token is in the text.
+// Offers the rest of the newest n-gram that begins with the last token of the text. If the proposal has tokens already,
+// the n-gram begins with the last of these, and the offer is shorter.
 std::vector<DraftToken> LookaheadDrafter::offer(const DraftRequest & request, const Proposal & proposal,
                                                 std::size_t most) {
     std::vector<DraftToken> offer;
@@ -75,7 +76,7 @@ std::vector<DraftToken> LookaheadDrafter::offer(const DraftRequest & request, co
     return offer;
 }
 
-// Column i is branch i: it sees the tokens of level 0 up to column i, and of the other levels only column i. The text's
+// Column i is branch i: the branch sees level 0 up to column i, and of the other levels only its own column. The text's
 // last token takes the place of the first token of level 0.
 std::vector<BranchRow> LookaheadDrafter::branch_rows(std::size_t most) {
     said_.clear();

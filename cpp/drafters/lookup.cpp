@@ -14,8 +14,9 @@ namespace {
 
 constexpr int32_t separator = -1;  // is no token, so no match reaches over it
 
-// Bounds of the classes, and acceptance rates measured on code, prose and questions (greedy): first for matches whose
-// occurrences agree, then for those that differ.
+// The lengths of a match, in tokens, that separate the classes, and acceptance rates measured on code, prose and
+// questions (greedy): first for matches whose occurrences all continue alike, then for matches whose occurrences
+// differ.
 constexpr std::size_t num_lengths = 8;
 constexpr std::array<std::size_t, num_lengths - 1> lengths{3, 4, 5, 7, 10, 16, 32};
 constexpr std::array<double, 2 * num_lengths> match_priors{0.50, 0.62, 0.66, 0.72, 0.80, 0.82, 0.88, 0.95,

@@ -30,8 +30,8 @@ private:
     std::size_t known_ = 0;        // length of the history
 };
 
-// What is expected of a looked-up token, given how many tokens before it match, and whether other occurrences continued
-// differently.
+// The Expectation of a looked-up token. length: how many tokens before it match. disputed: whether other occurrences
+// continued differently.
 Expectation lookup_expectation(std::size_t length, bool disputed);
 
 }  // namespace specllama

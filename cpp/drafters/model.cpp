@@ -17,8 +17,8 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t paced_block = 8;   // tokens of one decode of a PARD draft
-constexpr std::size_t most_behind = 2;   // tokens that the first draw decodes besides the pending one
+constexpr std::size_t paced_block = 8;   // tokens of one decode of a PARD draft, if there is a pace
+constexpr std::size_t most_behind = 2;   // tokens after the prompt: so few are decoded by the first draw
 constexpr std::size_t most_saved = 8;    // copies of a recurrent draft's state in one round
 constexpr std::size_t most_guessed = 8;  // guesses of an inner drafter in one decode
 
@@ -59,7 +59,8 @@ std::size_t ModelDrafter::num_decoded() const {
     return sequence_->num_decoded() + (drawing != nullptr ? drawing->num_decoded() : 0);
 }
 
-// The list begins anew with each generation: drafts then depend on this text alone, so a seed repeats them.
+// The list begins anew with each generation: then drafts depend on this text alone, so the same seed gives the same
+// drafts.
 void ModelDrafter::begin(const Task & task) {
     decoding_ = &task.decoding;
     if (inner_) {
@@ -129,7 +130,7 @@ void ModelDrafter::finish(const std::vector<int32_t> & history) {
         sequence_->keep(num_common(text, sequence_->tokens()));
         sequence_->drop_plan();
     } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
-        // Another target uses the draft by now, and has set what its memory holds.
+        // Another target uses the draft by now, and has rolled back the draft's memory itself.
     }
 }
 
@@ -138,8 +139,8 @@ std::size_t ModelDrafter::room() const {
     return sequence_->decoder().n_ctx() + 1 - std::min(sequence_->decoder().n_ctx() + 1, text_.size());
 }
 
-// Decodes the prompt except its last token, even if tokens follow it: a recurrent memory is copied there, because the
-// same prompt may come again.
+// First decodes the prompt except its last token, even if more tokens follow the prompt: a recurrent memory is copied
+// at this place, because the same prompt may come again.
 std::size_t ModelDrafter::catch_up() {
     const std::size_t left = catch_up_self();
     DrawingDrafter * drawing = drawing_inner();
@@ -149,7 +150,7 @@ std::size_t ModelDrafter::catch_up() {
 std::size_t ModelDrafter::catch_up_self() {
     const std::size_t prompt_end = prompt_size_ - std::min(prompt_size_, begin_);
     const bool has_prompt = prompt_end > 0 && prompt_end <= text_.size();
-    // A prompt that did not pay at first may be decoded once its answer has become long.
+    // Many tokens follow a prompt that is decoded late, because decoding it did not pay while its answer was short.
     const bool goes_on = !has_prompt || prompt_end + most_behind < text_.size();
     const bool is_at_prompt = has_prompt && (!goes_on || sequence_->tokens().size() + 1 < prompt_end);
     const auto end = text_.begin() + static_cast<std::ptrdiff_t>(is_at_prompt ? prompt_end : text_.size());
@@ -160,7 +161,7 @@ std::size_t ModelDrafter::catch_up_self() {
     if (part.count < part.left) {
         return part.left - part.count;
     }
-    sequence_->drop_plan();  // what is decoded from here on may be removed, so no other text should wait for it
+    sequence_->drop_plan();  // tokens after this may be removed again, so no other text should wait for them
     if (part.count > 0 && is_at_prompt) {
         sequence_->save_prompt();
     }
@@ -199,7 +200,7 @@ std::optional<DraftToken> ModelDrafter::draw_from(float * logits, const DraftReq
     if (list == nullptr) {
         return drawn_token(request, proposal, source(), before, logits, n, nullptr);
     }
-    // The other logits were not computed. All that follows uses the listed tokens only.
+    // The logits of tokens that are not listed were not computed. So the draw uses the listed tokens only.
     list->gather(logits, n, gathered_);
     return draw_gathered(request, before, proposal, list);
 }
@@ -247,7 +248,7 @@ std::size_t ModelDrafter::num_masks(const DraftRequest & request, std::size_t dr
     return std::min({most, request.gamma - drafted, sequence_->decoder().n_batch()}) - 1;
 }
 
-// Whether the last decode left the row that the next token is drawn from.
+// Whether the last decode has computed the row of logits that the next token is drawn from.
 bool ModelDrafter::has_row(const Proposal & proposal) const {
     const std::size_t drafted = proposal.tokens.size();
     if (drafted >= block_begin_ + block_size_) {
@@ -261,7 +262,8 @@ bool ModelDrafter::has_row(const Proposal & proposal) const {
     return i == drafted;
 }
 
-// Has the inner drafter draw guesses: one by one, as long as a further one may save more time than it takes.
+// Has the inner drafter draw guesses one by one, as long as a further guess is expected to save more time than it
+// takes.
 std::vector<DraftToken> ModelDrafter::drawn_guesses(const DraftRequest & request, const Proposal & proposal,
                                                     std::size_t count, std::size_t most) {
     DrawingDrafter & drawing = *drawing_inner();
@@ -292,9 +294,9 @@ std::vector<DraftToken> ModelDrafter::drawn_guesses(const DraftRequest & request
     return drawn;
 }
 
-// Guesses the tokens that will be drawn after `count` tokens that are decoded anyway, in the draft's tokens. Guesses do
-// not change what is drawn. With a pace, there are as many as save more time than they add to the decode: each right
-// guess saves another decode.
+// Guesses, in the draft's vocabulary, the tokens that will be drawn after `count` tokens that are decoded anyway.
+// Guesses do not change which tokens are drawn. With a pace, only as many guesses are used as save more time than they
+// add to the decode: each right guess saves another decode.
 std::vector<int32_t> ModelDrafter::guesses(const DraftRequest & request, const Proposal & proposal, std::size_t count) {
     guessed_.clear();
     const std::size_t most =
@@ -353,7 +355,7 @@ void ModelDrafter::decode_block(const DraftRequest & request, const Proposal & p
         }
     }
     // The first decode of a round has the tokens that the last round added (two after a round without a rejection). The
-    // later ones have one token each. Guesses or masks follow.
+    // later decodes have one token each. Guesses or masks follow these tokens.
     const std::vector<int32_t> guessed = guesses(request, proposal, count);
     drafted_text_.insert(drafted_text_.end(), guessed.begin(), guessed.end());
     drafted_text_.insert(drafted_text_.end(), masks, mask_.value_or(0));
@@ -361,10 +363,11 @@ void ModelDrafter::decode_block(const DraftRequest & request, const Proposal & p
     block_row_ = count - 1;
     block_begin_ = drafted;
     block_size_ = guessed.size() + masks + 1;
-    sequence_->keep(drafted_text_.size() - masks);  // entries after masks differ from entries after the real tokens
+    sequence_->keep(drafted_text_.size() - masks);  // the masks' entries cannot stand for the real tokens
 }
 
-// Called before drafted tokens are decoded, so that a rollback need not decode the accepted ones again.
+// Copies a recurrent memory before drafted tokens are decoded, so that a rollback need not decode the accepted tokens
+// again.
 void ModelDrafter::save() {
     const double before = sequence_->decode_seconds();
     sequence_->save(most_saved);

@@ -16,23 +16,23 @@ namespace specllama {
 
 struct ModelParts {
     std::shared_ptr<Sequence> sequence;
-    std::size_t window = 0;                         // the most tokens of the text that it holds; 0: no limit
-    std::shared_ptr<DraftTokens> tokens = nullptr;  // the tokens that it chooses among; null: all
-    // For a model that was trained to draft several tokens in one decode (PARD): all but the first of them see this
-    // token in place of the tokens before them.
+    std::size_t window = 0;                         // the most tokens of the text in the memory; 0: no limit
+    std::shared_ptr<DraftTokens> tokens = nullptr;  // the tokens that the draft chooses among; null: all
+    // For a model that was trained to draft several tokens in one decode (PARD): the decode reads this token in place
+    // of each drafted token that is not known yet.
     std::optional<int32_t> mask = std::nullopt;
-    std::shared_ptr<const TokenMap> map = nullptr;  // null: it has the target's vocabulary
+    std::shared_ptr<const TokenMap> map = nullptr;  // null: the draft has the target's vocabulary
     // A drafter that guesses what this model will draw (Spector and Re 2023, arXiv 2308.04623). The guesses are decoded
-    // together with the token before them, and their rows are used as long as the draws equal the guesses. So tokens
-    // and q are the same as without it.
+    // together with the token before them. The row of logits of a guess is used if all tokens drawn so far equal their
+    // guesses. So tokens and q are the same as without guesses.
     std::shared_ptr<Drafter> inner = nullptr;
 };
 
 // The memory, the list of tokens, the masks and text_ are in the draft's vocabulary. All arguments and results are in
 // the target's.
 //
-// The memory holds a prefix of the text, or of its last part if the text is longer than the window. An accepted draft
-// is not decoded again until the window moves.
+// The memory holds a prefix of the text, or of the text's last part if the text is longer than the window. Accepted
+// tokens are not decoded again until the window moves.
 class ModelDrafter : public DrawingDrafter {
 public:
     ModelDrafter(Source source, ModelParts parts);
@@ -57,7 +57,7 @@ public:
     std::size_t num_decoded() const override;
 
 protected:
-    // A text in the draft's tokens: how many there are, and how many of them have not changed.
+    // A text in the draft's tokens: their number, and the length of the prefix that has not changed.
     struct Reading {
         std::size_t size;
         std::size_t unchanged;
@@ -105,7 +105,7 @@ private:
     CostModel * costs_ = nullptr;
     std::size_t window_ = 0;
     std::size_t begin_ = 0;        // length of the text before the window
-    std::vector<int32_t> text_;    // the text from there on, in the draft's tokens
+    std::vector<int32_t> text_;    // the text from begin_ on, in the draft's tokens
     std::size_t prompt_size_ = 0;  // length of the prompt, with the part before the window; 0: no generation
     std::shared_ptr<DraftTokens> tokens_;
     std::optional<TokenList> listed_;  // the usual tokens and those of the text; nothing: no list can be used
@@ -117,7 +117,7 @@ private:
     CostModel inner_costs_;            // of the inner drafter's decodes, if there are any
     AcceptanceRates rates_;            // how often the inner drafter's guesses are right
     std::vector<DraftToken> guessed_;  // the guesses of the last decode
-    // Whether the tokens drafted before a draw may differ from those before the last draw, because they were guesses.
+    // Whether the memory may hold guesses that were wrong: this drafter has an inner drafter, or is one.
     bool takes_back_;
     // The rows of this round's last decode that tokens can be drawn from.
     std::size_t block_begin_ = 0;        // how many drafted tokens come before the first row

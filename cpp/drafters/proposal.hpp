@@ -1,4 +1,4 @@
-// What a round drafts: a chain of tokens, and what is known of each before it is verified.
+// The drafts of a round: a chain of tokens, and what is known of each token before its verification.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@ namespace specllama {
 struct DraftToken {
     int32_t token = 0;
     Expectation expected;  // its drafter and its class
-    // The distribution that it was drawn from. Empty: the token was not drawn; it depends only on the tokens before it.
+    // The distribution that the token was drawn from. Empty: the token was not drawn; it depends only on the tokens
+    // before it.
     Distribution q;
     bool forced = false;      // no other token can come in its place
     std::size_t choices = 0;  // how many tokens a draft model chose among

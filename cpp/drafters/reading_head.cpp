@@ -1,4 +1,4 @@
-// What heads share that read the target's hidden states into a memory of their own.
+// The base of heads that read the target's hidden states into a memory of their own.
 #include "drafters/reading_head.hpp"
 
 #include <utility>
@@ -22,7 +22,8 @@ void ReadingHead::observe(const DecodedBatch & batch) {
     }
     size_ = batch.history.size();
     take_text(batch.history);
-    // The text changes after `unchanged` tokens. Its last token is decoded when a draft begins.
+    // The memory keeps only tokens before the first change of the text, and not the text's last token, which is decoded
+    // when a draft begins.
     std::size_t held = std::min({num_true(), batch.unchanged - std::min(batch.unchanged, begin_ + behind_),
                                  num_common(text_, sequence_->tokens()), text_.empty() ? 0 : text_.size() - 1});
     if (held == 0 || kept_.first() > begin_ + held) {
@@ -50,7 +51,7 @@ void ReadingHead::finish(const std::vector<int32_t> &) {
         const Decoder::Use in_use(sequence_->decoder());
         sequence_->keep(num_true());
     } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
-        // Another target uses the head by now, and has set what its memory holds.
+        // Another target uses the head by now, and has rolled back the head's memory itself.
     }
 }
 

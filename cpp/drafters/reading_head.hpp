@@ -1,4 +1,4 @@
-// What heads share that read the target's hidden states into a memory of their own.
+// The base of heads that read the target's hidden states into a memory of their own.
 #pragma once
 
 #include <algorithm>
@@ -32,13 +32,13 @@ public:
 
 protected:
     // window: the most tokens of the text that the memory holds; 0: `most`. behind: each entry is made from a state and
-    // the token that comes this many positions after it.
+    // the token that comes this many positions after the state's own token.
     ReadingHead(Source source, std::shared_ptr<Sequence> sequence, std::size_t window, std::size_t most,
                 std::size_t behind);
 
-    // Puts the next tokens of the text into the memory, and draws nothing.
+    // Puts the next `count` tokens of the text into the memory, and draws nothing.
     virtual void read(std::size_t count) = 0;
-    // How many tokens of the memory were read with the target's states.
+    // How many tokens of the memory, from the first on, were read with the target's states.
     virtual std::size_t num_true() const { return num_held(); }
 
     Sequence & sequence() const { return *sequence_; }
@@ -48,9 +48,10 @@ protected:
     std::size_t num_held() const { return sequence_->tokens().size(); }
     // The target's states for text()[place] and later tokens.
     const float * states_at(std::size_t place) const { return kept_.at(begin_ + place); }
-    // How many tokens of the text have such states.
+    // For how many tokens of the text, from the first on, the target's states are known.
     std::size_t num_ready() const { return kept_.end() - std::min(kept_.end(), begin_); }
-    // Whether the state of the last token but one is there, from which the first token is drawn.
+    // Whether the target's state of the text's last token but one is known. A round's first draft is drawn from this
+    // state.
     bool is_ready() const { return kept_.end() + 1 >= size_ && !text_.empty(); }
     // Returns the seconds that the decode took.
     double decode(const Sequence::Addition & addition);

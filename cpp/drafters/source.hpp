@@ -1,14 +1,14 @@
 // The table of drafters. A new drafter needs a file of its own in drafters/, one in bindings/drafters/, and a line
 // here. This file depends on neither llama.cpp nor Python.
 //
-// The name of a line also names its tokens in the statistics, and two functions: NAME_priors() of the drafter's file
-// (see table.hpp), and bind_NAME_drafter() of its binding.
+// The name in a line also names the drafter's tokens in the statistics, and two functions: NAME_priors() in the
+// drafter's file (see table.hpp), and bind_NAME_drafter() in the file of its binding.
 #pragma once
 
 #include <array>
 #include <cstddef>
 
-// X(name; the origin of its tokens that users see; what it drafts)
+// X(name; the origin that users see for the drafter's tokens; a description of these tokens)
 #define SPECLLAMA_DRAFTERS(X)                                                            \
     X(model, "draft", "what a second, smaller model says")                               \
     X(lookup, "lookup", "what followed when the end of the text occurred before")        \

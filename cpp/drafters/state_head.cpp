@@ -14,9 +14,9 @@ namespace specllama {
 
 namespace {
 
-// The drafter has no memory: it needs the state of the text's last token but one. Medusa and blockwise heads compute
-// all places at once, before a token is drawn. Hydra computes place by place, from the tokens drafted so far. Either
-// way each token has its q.
+// The drafter has no memory: it needs only the target's state of the text's last token but one. Medusa and blockwise
+// heads compute all places at once, before a token is drawn. Hydra computes place by place, from the tokens drafted so
+// far. Either way each token has its q.
 class StateHeadDrafter final : public DrawingDrafter {
 public:
     explicit StateHeadDrafter(std::shared_ptr<const StateHead> head)
@@ -32,10 +32,10 @@ public:
     }
     std::size_t state_size() const override { return head_->n_embd(); }
 
-    // Draws nothing after its last place.
+    // Draws nothing after the head's last place.
     std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
                                    const Proposal & proposal) override;
-    // 0 while the state that it needs is missing.
+    // 0 while the target's state of the text's last token but one is missing.
     std::size_t room() const override { return is_ready() ? static_cast<std::size_t>(-1) : 0; }
     std::size_t missing() const override { return 1; }
     std::size_t n_batch() const override { return head_->size(); }
@@ -58,7 +58,7 @@ private:
     std::size_t num_computed_ = 0;
     std::vector<float> said_;     // logits of the places that were computed last
     std::size_t first_said_ = 0;  // the first of these places
-    std::size_t num_said_ = 0;    // how many places; 0: none in this round
+    std::size_t num_said_ = 0;    // number of these places; 0: none was computed in this round
     std::vector<float> logits_;   // the logits of one place
 };
 

@@ -1,4 +1,4 @@
-// What is assumed of the tokens of each drafter before any was verified.
+// The acceptance rates that are assumed for each drafter's tokens before any token was verified.
 #pragma once
 
 #include <vector>
@@ -8,12 +8,12 @@
 
 namespace specllama {
 
-// Each drafter's file defines its own.
+// Each drafter's file defines its own function.
 #define SPECLLAMA_PRIORS(name, origin, summary) DrafterPriors name##_priors();
 SPECLLAMA_DRAFTERS(SPECLLAMA_PRIORS)
 #undef SPECLLAMA_PRIORS
 
-// By Source.
+// The priors of all drafters, by Source.
 inline std::vector<DrafterPriors> all_priors() {
 #define SPECLLAMA_PRIORS(name, origin, summary) name##_priors(),
     return {SPECLLAMA_DRAFTERS(SPECLLAMA_PRIORS)};

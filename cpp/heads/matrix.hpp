@@ -1,4 +1,4 @@
-// The matrices of a head, in the type that they have in its file.
+// The matrices of a head, in the types of the head's file.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ private:
 // A matrix whose rows are looked up one by one. The data is not copied.
 class Rows {
 public:
-    // data: the memory must stay valid as long as this pointer is held. Throws what Matrix throws.
+    // data: the memory must stay valid as long as the shared_ptr is held. Throws what Matrix throws.
     Rows(int type, std::size_t num_rows, std::size_t num_columns, std::shared_ptr<const std::uint8_t> data);
 
     std::size_t num_rows() const { return num_rows_; }

@@ -1,4 +1,4 @@
-// What goes into one batch of a decoder.
+// The parts of one batch of a decoder.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ constexpr int32_t first_embedding = -(1 << 30);
 inline bool is_embedding(int32_t id) { return id <= first_embedding; }
 
 // A row of a batch that is not part of the text: a token that might come later, and which rows it sees. A branch sees
-// the text up to its last token that is not a draft (the first token whose logits are wanted), and earlier rows of the
-// branch. The memory holds such rows and branches only while the batch is decoded.
+// the text up to the text's last token that is not a draft (the first token whose logits are wanted), and earlier rows
+// of the branch. The memory holds such rows and branches only while the batch is decoded.
 struct BranchRow {
     int32_t token = 0;
     std::size_t ahead = 0;         // positions after the text's last token, from 1
@@ -25,7 +25,7 @@ struct BranchRow {
     bool wanted = false;           // whether its logits are wanted
 };
 
-// A BatchPart::layer: all MTP layers, one after the other.
+// A value of BatchPart::layer: all MTP layers compute the batch, one after the other.
 constexpr int32_t all_layers = -1;
 
 // What one sequence adds to a batch.
@@ -34,15 +34,15 @@ struct BatchPart {
     std::size_t count = 0;
     std::size_t first_output = 0;        // logits are wanted from this token on
     const TokenList * listed = nullptr;  // logits are wanted of these tokens only; null: of all
-    // For a head's sequence: what it reads beside each token. Either the target's states [count][n_features], or the
-    // head's own states [count][state_size].
+    // For a head's sequence: the hidden states that the head reads beside each token. Either the target's states
+    // [count][n_features], or the head's own states [count][state_size].
     const float * features = nullptr;
     const float * states = nullptr;
     bool keeps_states = false;  // copy_states() will be called
-    // For a head with a noise block: in place of this many first tokens, the head reads their features [num_injected].
+    // For a head with a noise block: in place of the first num_injected tokens, the head reads their features.
     std::size_t num_injected = 0;
-    // Used only if this is the only part of the batch. They follow the part's rows. The tokens of branch i have the
-    // seq_id of the part + 1 + i.
+    // Used only if this is the only part of the batch. The branch rows follow the part's rows. The tokens of branch i
+    // have the seq_id of the part + 1 + i.
     const std::vector<BranchRow> * branch_rows = nullptr;
     // With several MTP layers: which one computes the batch, from 0, or all_layers. Equal in all parts of a batch.
     int32_t layer = 0;

@@ -16,7 +16,7 @@ namespace specllama {
 
 // A decode that is under way. When the process ends, exit() destroys ggml's static objects while daemon threads of
 // Python may still compute with them. So exit() waits for the decodes that are under way, and threads that begin
-// another one then stay where they are.
+// another decode then sleep until the process ends.
 class DecodeUnderWay {
 public:
     DecodeUnderWay() {

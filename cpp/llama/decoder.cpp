@@ -16,7 +16,7 @@ namespace specllama {
 
 namespace {
 
-constexpr uint32_t kPartialOnly = 1;  // LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: only what seq_rm cannot cut
+constexpr uint32_t kPartialOnly = 1;  // LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: the part of a state that seq_rm cannot cut
 
 llama_context * not_null(llama_context * context) {
     if (context == nullptr) {
@@ -45,7 +45,7 @@ std::size_t num_branches(const BatchPart & part) {
     return count;
 }
 
-// The tokens whose logits any part wants; nothing if one part wants all.
+// The tokens whose logits any part wants; nothing if one part wants the logits of all tokens.
 std::optional<TokenList> listed_by_all(const BatchPart * parts, std::size_t num_parts, std::size_t n_vocab) {
     TokenList listed(n_vocab);
     for (std::size_t i = 0; i < num_parts; ++i) {
@@ -60,7 +60,7 @@ std::optional<TokenList> listed_by_all(const BatchPart * parts, std::size_t num_
     return listed;
 }
 
-// The panels of the output matrix that a batch needs; none if it needs all.
+// The panels (groups of rows) of the output matrix that a batch needs; an empty WantedPanels stands for all panels.
 WantedPanels panels_of(const std::optional<TokenList> & listed, std::size_t n_vocab, bool is_encoder) {
     static_assert(TokenList::group_size == kernels::kPanelRows);
     static constexpr int32_t first_panel = 0;
@@ -109,8 +109,8 @@ void Decoder::require_open() const {
     }
 }
 
-// No snapshots are used with a sliding window: it may have moved on when one is needed. A copy of the state holds the
-// window, too.
+// No snapshots are used with a sliding window: the window may have moved on when a snapshot is needed. A copy of the
+// state holds the window, too, so copies are used instead.
 std::size_t Decoder::snapshots_of_context() const {
     return api_->llama_n_rs_seq != nullptr && n_swa_ == 0 ? api_->llama_n_rs_seq(context_) : 0;
 }
@@ -230,8 +230,8 @@ void Decoder::lay_out(const BatchPart * parts, std::size_t num_parts) {
     sequence_pointers_.clear();
     places_.clear();
     sequence_ids_.resize(num_parts);
-    // For a head with an encoder, llama.cpp computes the logits of all tokens, and then takes the first rows for the
-    // wanted ones. So all are asked for.
+    // For a head with an encoder, llama.cpp computes the logits of all tokens, and then takes the first rows for those
+    // of the wanted tokens. So the logits of all tokens are asked for.
     const bool wants_all =
         (hidden_.encodes || hidden_.block) &&
         std::any_of(parts, parts + num_parts, [](const BatchPart & part) { return part.first_output < part.count; });

@@ -1,8 +1,8 @@
-// One llama_context: its batch, the logits of the last batch, the time that decoding took, and how its memory can go
+// One llama_context: its batch, the logits of the last batch, the time that decoding took, and how its memory is rolled
 // back.
 //
-// It does not know which tokens the memory holds: the sequences do (sequence.hpp). Decoder and Sequence are the callers
-// of LlamaApi.
+// A decoder does not know which tokens the memory holds: its sequences do (sequence.hpp). Decoder and Sequence are the
+// callers of LlamaApi.
 #pragma once
 
 #include <atomic>
@@ -93,8 +93,8 @@ public:
     // Whether the time of the last batch is typical: the first batch takes longer, on a GPU many times as long.
     bool was_warm() const { return num_batches_ > 1; }
 
-    // Whether the logits of a token have not depended, to the last bit, on the batch that it was in; false before the
-    // first decode. This needs a single text in a memory whose cells are in the order of the text's tokens.
+    // Whether the logits of a token have not depended, even in the last bit, on the other tokens of its batch; false
+    // before the first decode. This needs a single text in a memory whose cells are in the order of the text's tokens.
     bool is_batch_invariant() const {
         return saw_ours_ && !saw_foreign_ && rollback_ == Rollback::seq_rm && sequences_.size() <= 1;
     }
@@ -110,7 +110,7 @@ public:
         context_ = nullptr;
     }
 
-    // Whether several texts decode in it together, each in a thread of its own.
+    // Whether several texts decode with this decoder together, each in a thread of its own.
     bool is_shared() const { return is_shared_; }
     void set_shared(bool is_shared) { is_shared_ = is_shared; }
 
@@ -119,12 +119,12 @@ public:
 
     // The following functions are for class Sequence, which knows when they may be called.
 
-    // Removes the cells from `count` on. Returns whether they are gone and all that the next token needs is still
-    // there.
+    // Removes the cells from position `count` on. Returns whether they are gone, and all cells that the next token
+    // needs are still there.
     bool remove_behind(int32_t sequence, std::size_t count);
     // Empties the sequence's memory.
     void clear(int32_t sequence);
-    // How many tokens all parts of the memory have seen.
+    // How many tokens of the sequence all parts of the memory have seen.
     std::size_t memory_end(int32_t sequence) const;
     // Copies the part of the state that remove_behind() cannot cut. Returns whether it succeeded.
     bool copy_state(int32_t sequence, std::vector<std::uint8_t> & state);
@@ -141,7 +141,7 @@ public:
     std::uint64_t next_cell() { return num_cells_filled_++; }
     std::uint64_t next_plan() { return ++num_plans_; }  // from 1
 
-    // After a decode that returned 2: throws what `poll` threw to end it, if that was the cause.
+    // After a decode that returned 2: rethrows the exception of `poll` that ended the decode, if there is one.
     void raise_interruption() { interruption_->raise(); }
     // Sets `poll` (see Use), for a scheduler.
     void ask(const std::function<void()> * poll) { interruption_->ask(poll); }
@@ -194,11 +194,11 @@ private:
     std::size_t num_batches_ = 0;
     bool is_shared_ = false;
     std::recursive_mutex memory_mutex_;
-    std::atomic<bool> saw_ours_{false};  // see OperationsSeen; other threads read it during a decode
+    std::atomic<bool> saw_ours_{false};  // see OperationsSeen; other threads read both during a decode
     std::atomic<bool> saw_foreign_{false};
     std::atomic<Skipping> skipping_{Skipping::unknown};
     std::atomic<bool> in_use_{false};
-    // Never freed: the llama_context keeps its address, and may live longer than this object.
+    // Never freed: the llama_context keeps the address of the Interruption, and may live longer than this object.
     Interruption * interruption_ = nullptr;
 
     // The arrays of the llama_batch, kept from decode to decode.
@@ -209,7 +209,7 @@ private:
     std::vector<int32_t> branch_ids_;  // the part's seq_id, then those of the branches
     std::vector<int32_t *> sequence_pointers_;
     std::vector<int8_t> outputs_;
-    std::vector<std::size_t> places_;  // index in the batch of each token of the parts; injected tokens take no row
+    std::vector<std::size_t> places_;  // by token of the parts: its index in the batch, which has no injected tokens
 };
 
 }  // namespace specllama

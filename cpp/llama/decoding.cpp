@@ -6,7 +6,7 @@
 
 namespace specllama {
 
-// Several sequences may have the same decoder, which is marked once.
+// Several sequences may have the same decoder, which is marked as in use only once.
 std::shared_ptr<void> SingleText::visit(const std::vector<Sequence *> & sequences, const bool & /*under_way*/,
                                         const std::function<void()> * poll) {
     std::vector<Decoder *> decoders;

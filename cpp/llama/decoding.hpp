@@ -24,8 +24,8 @@ public:
     // Marks the calling thread as working for the text until the returned object is destroyed, at the end of the call.
     // Another caller that needs the same memory for itself gets BusyError.
     //
-    // sequences: the ones that the call may decode with.
-    // under_way: whether the generation goes on. It is read again when the returned object is destroyed.
+    // sequences: the sequences that the call may decode with.
+    // under_way: whether the generation goes on. The variable is read again when the returned object is destroyed.
     // poll: called now and then during long work and long waits, and ends them by throwing. May be null.
     virtual std::shared_ptr<void> visit(const std::vector<Sequence *> & sequences, const bool & under_way,
                                         const std::function<void()> * poll) = 0;
@@ -37,9 +37,9 @@ public:
     // How many tokens of a prompt to decode at once.
     virtual std::size_t chunk(const Decoder & decoder) = 0;
 
-    // To be called before a part of a prompt is decoded: takes over what another text holds of `history`. Returns false
-    // if another text is about to decode the part. The caller then checks whether its text is still wanted, and calls
-    // again.
+    // To be called before a part of a prompt is decoded: takes over the cells that another text has of `history`.
+    // Returns false if another text is about to decode the part. The caller then checks whether its text is still
+    // wanted, and calls again.
     virtual bool share(Sequence & cache, const std::vector<int32_t> & history) = 0;
 
     // Notifies that the prompt is decoded and a round begins.
@@ -58,7 +58,7 @@ public:
     bool share(Sequence &, const std::vector<int32_t> &) override { return true; }
 };
 
-// How many tokens of `history` the memory still lacks. The last one (pending) is not among them.
+// How many tokens of `history` the memory still lacks, not counting the last token of `history` (pending).
 std::size_t tokens_to_prefill(const Sequence & sequence, const std::vector<int32_t> & history);
 
 struct PromptPart {
@@ -66,8 +66,8 @@ struct PromptPart {
     std::size_t count = 0;  // of these, how many to decode next
 };
 
-// What to decode next of a prompt. The memory must hold a prefix of history. `count` is 0 while another text is about
-// to decode that part.
+// The part of a prompt to decode next. The memory must hold a prefix of history. `count` is 0 while another text is
+// about to decode that part.
 PromptPart next_prompt_part(Decoding & decoding, Sequence & sequence, const std::vector<int32_t> & history);
 
 // Decodes the next part, without logits. Returns how many tokens were decoded, and how many are left now.

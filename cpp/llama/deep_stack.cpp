@@ -86,7 +86,8 @@ private:
     char * at_ = nullptr;
 };
 
-// Blocks all signals while it lives: a thread created meanwhile inherits this, and leaves signals to Python's threads.
+// Blocks all signals while it lives: a thread created meanwhile inherits the blocking, and leaves signals to Python's
+// threads.
 class BlockedSignals {
 public:
     BlockedSignals() {

@@ -12,8 +12,8 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t longest_text = 40;  // bytes
-constexpr std::size_t longest_rest = 20;  // tokens
+constexpr std::size_t longest_text = 40;  // bytes of a sequence breaker; a longer one is refused
+constexpr std::size_t longest_rest = 20;  // tokens of the rest of a text; further tokens are dropped
 
 void require_usable(const std::vector<std::string> & texts) {
     if (texts.size() > TextMatcher::most_texts) {

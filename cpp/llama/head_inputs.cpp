@@ -1,4 +1,4 @@
-// What a head reads beside tokens.
+// The inputs of a head beside tokens.
 #include "llama/head_inputs.hpp"
 
 #include <algorithm>
@@ -10,12 +10,12 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t most_encoded = 32;  // rows
+constexpr std::size_t most_encoded = 32;  // rows of one llama_encode
 
 }  // namespace
 
 int32_t HeadInputs::inject(llama_context * context, const BatchPart * parts, std::size_t num_parts) {
-    constexpr std::size_t axes = 4;  // numbers of a position for some rotary embeddings: time, twice space, nothing
+    constexpr std::size_t axes = 4;  // numbers of a position for some rotary embeddings: time, two of space, one unused
     features_.clear();
     positions_.clear();
     sequence_pointers_.clear();

@@ -1,4 +1,4 @@
-// What a head reads beside tokens: hidden states of its target, or its own of the token before.
+// The inputs of a head beside tokens: hidden states of its target, or its own hidden states of the tokens before.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ struct NoiseBlock {
     std::size_t num_candidates = 0;
 };
 
-// The hidden states that a decoder returns, and those that it reads.
+// The hidden states that a decoder returns, and the hidden states that it reads.
 struct HiddenStates {
     // Which tensors to read. For a head: its own state, then, if it has an encoder, the encoder's output. For a target:
     // the states that a head is to read, in this order. Null: none.
@@ -43,11 +43,12 @@ struct HiddenStates {
     std::size_t num_layers = 1;
     void (*choose_layer)(llama_context *, int32_t) = nullptr;
 
-    // How many tensors the hidden state of a token consists of. A head's encoder is for its inputs only.
+    // How many tensors the hidden state of a token consists of. The output of a head's encoder is not one of them: it
+    // is only an input.
     std::size_t num_given() const { return taps ? taps->size() - (encodes ? 1 : 0) : 0; }
 };
 
-// The inputs of a head's batches. `hidden` must outlive it.
+// The inputs of a head's batches. `hidden` must outlive this object.
 class HeadInputs {
 public:
     // `name`: of the decoder, for messages.
@@ -58,10 +59,10 @@ public:
     // values are computed from them. Returns the code of llama_decode.
     int32_t inject(llama_context * context, const BatchPart * parts, std::size_t num_parts);
 
-    // For other heads: collects what they read beside the tokens of all parts. The target's states go through the
-    // encoder, if there is one. Returns the code of llama_encode.
+    // For other heads: collects the hidden states that they read beside the tokens of all parts. The target's states go
+    // through the encoder, if there is one. Returns the code of llama_encode.
     int32_t collect(llama_context * context, const BatchPart * parts, std::size_t num_parts);
-    // What was collected last, for each token of the batch.
+    // The inputs that collect() has collected last, for each token of the batch.
     float * data() { return inputs_.data(); }
 
 private:

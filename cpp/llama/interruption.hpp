@@ -1,4 +1,4 @@
-// What may end a running decode, and how often it is asked.
+// Ends a running decode when a function asks for it, and limits how often this function is called.
 #pragma once
 
 #include <exception>
@@ -17,7 +17,7 @@ public:
     static inline bool (*nobody_waits)() = nullptr;
 
     // Sets the function that is called during a decode; null: none. If it throws, the decode ends, and raise() rethrows
-    // it.
+    // the exception.
     void ask(const std::function<void()> * poll) {
         poll_ = poll != nullptr && *poll ? poll : nullptr;
         asked_ = now_seconds();
@@ -27,7 +27,7 @@ public:
     // Returns whether the decode is to end.
     static bool is_wanted(void * self) { return static_cast<Interruption *>(self)->look(); }
 
-    // Rethrows what ended the decode, if `poll` threw.
+    // Rethrows the exception of `poll` that ended the decode, if there is one.
     void raise() {
         if (thrown_) {
             std::rethrow_exception(std::exchange(thrown_, nullptr));
@@ -45,7 +45,7 @@ private:
         if (poll_ == nullptr || now_seconds() - asked_ < interval_) {
             return false;
         }
-        const PanelsOfThread all(nullptr);  // the called function may decode something else
+        const PanelsOfThread all(nullptr);  // `poll` may decode another batch, which needs all panels
         try {
             (*poll_)();
         } catch (...) {

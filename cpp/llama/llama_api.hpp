@@ -48,7 +48,7 @@ struct llama_memory_i;
     X(void, llama_set_embeddings, (llama_context *, bool))                                                     \
     X(float *, llama_get_logits_ith, (llama_context *, int32_t))
 
-// Functions that some of these releases lack: null there.
+// Functions that some of these releases lack. Their pointers are null there.
 #define SPECLLAMA_OPTIONAL_FUNCTIONS(X)                                                                        \
     X(bool, llama_model_is_hybrid, (const llama_model *))                                                      \
     X(uint32_t, llama_n_rs_seq, (const llama_context *))                                                       \
@@ -92,7 +92,7 @@ struct LlamaApi {
 
     LlamaApi() = default;
 
-    // `addresses`: by name. Throws AbiError if a required one is missing or null.
+    // `addresses`: by name. Throws AbiError if a required function is missing or null.
     explicit LlamaApi(const std::unordered_map<std::string, std::uintptr_t> & addresses);
 
     static std::vector<FunctionAbout> required_functions();
@@ -101,8 +101,8 @@ struct LlamaApi {
     static std::vector<StructLayout> struct_layouts();
 };
 
-// The bytes that a function without arguments writes into the struct that it returns by value, as many as it writes.
-// The struct must have more than 16 bytes, so that every ABI returns it in memory, and at most 4,096.
+// The bytes of the struct that a function without arguments returns by value, up to the last byte that it writes. The
+// struct must have more than 16 bytes, so that every ABI returns it in memory, and at most 4,096.
 std::vector<std::uint8_t> bytes_returned(std::uintptr_t function);
 
 }  // namespace specllama

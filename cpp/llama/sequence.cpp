@@ -76,7 +76,7 @@ void Sequence::number_cells() {
 bool Sequence::remove_behind(std::size_t count) {
     if (decoder_->is_recurrent()) {
         // llama_memory_seq_rm may succeed with snapshots of an earlier batch, as if they were those of the last one. So
-        // its answer is not enough.
+        // the answer of that function is not enough.
         const std::size_t end = decoder_->memory_end(id_);
         if (end < count || end - count > num_forgettable_) {
             return false;
@@ -170,7 +170,7 @@ void Sequence::borrow(const std::vector<int32_t> & history) {
     }
 }
 
-// Checking and planning hold one lock: of two sequences that ask at the same time, one decodes.
+// Checking and planning hold one lock: of two sequences that ask at the same time, only one gets true.
 bool Sequence::plan(const std::vector<int32_t> & history) {
     const std::lock_guard lock(decoder_->memory_mutex());
     const auto & all = decoder_->sequences();
@@ -191,7 +191,8 @@ void Sequence::drop_plan() {
     plan_turn_ = 0;
 }
 
-// Whether `other` is ahead in a part that both are about to decode: it holds more of it, or planned it earlier.
+// Whether `other` is ahead in a part that both sequences are about to decode: `other` holds more of the part, or
+// planned it earlier.
 bool Sequence::is_behind(const Sequence & other, const std::vector<int32_t> & history) const {
     if (&other == this || other.plan_turn_ == 0) {
         return false;
@@ -222,11 +223,11 @@ void Sequence::added(const Addition & addition, std::size_t first_row, double se
     decode_seconds_ += seconds;
 }
 
-// Restores the cache after a failed batch, of which it may hold a part.
+// Restores the cache after a failed batch. The cache may hold a part of that batch.
 void Sequence::recover(int code) {
     more_after_ = true;
     if (decoder_->is_recurrent() && code != 1) {
-        restore(tokens_.size());  // its state may have been overwritten, whatever position it reports
+        restore(tokens_.size());  // the state may have been overwritten, whatever position the memory reports
     } else {
         keep(tokens_.size());
     }

@@ -1,4 +1,4 @@
-// One sequence of a decoder: which tokens the memory holds, and how to go back to fewer.
+// One sequence of a decoder: which tokens the memory holds, and how the memory is rolled back to fewer tokens.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +42,8 @@ public:
     // The memory's cells that hold the tokens, by numbers of our own. A cell that two sequences share has one number.
     const std::vector<std::uint64_t> & cells() const { return cells_; }
 
-    // Sets which tokens the cache holds after other code has used the context. More entries may follow them there.
+    // Sets which tokens the cache holds after other code has used the context. More entries may follow these tokens in
+    // the cache.
     void assume(std::vector<int32_t> tokens);
 
     // How many tokens at the end a recurrent memory can forget now without a copy. Only one rollback can use this.
@@ -60,14 +61,14 @@ public:
     void save(std::size_t most) { save_to(checkpoints_, most); }
     void save_prompt() { save_to(prompt_, 1); }
 
-    // Continues along `history` with cells of another sequence of the decoder that holds more of it.
+    // Takes over cells of another sequence of the decoder, if that sequence holds more of `history`.
     void borrow(const std::vector<int32_t> & history);
     // Announces that this sequence is about to decode `history`, until drop_plan(). Returns false if it should wait:
     // another sequence is ahead and about to decode the part that this one needs next.
     bool plan(const std::vector<int32_t> & history);
     void drop_plan();
 
-    // Tokens to be decoded after those that a sequence holds. Decoding them sets seq_id and position.
+    // Tokens to be decoded after those that a sequence holds. The decode itself sets seq_id and position.
     struct Addition : BatchPart {
         Sequence * sequence = nullptr;
     };
@@ -86,7 +87,7 @@ public:
     std::size_t num_borrowed() const { return num_borrowed_; }
     double decode_seconds() const { return decode_seconds_; }
 
-    // The counters that must not grow when a paused text is decoded again: this is no work of a round or a prompt.
+    // The counters that must not grow when a paused text is decoded again, which is no work of a round or a prompt.
     struct Effort {
         std::size_t num_borrowed;
         double decode_seconds;
@@ -127,7 +128,7 @@ private:
     std::vector<int32_t> plan_;    // see plan()
     std::uint64_t plan_turn_ = 0;  // number of the plan in its decoder; 0: no plan
     bool more_after_ = false;      // the cache may hold cells after tokens_
-    std::size_t first_row_ = 0;    // the first row of its part in the last batch
+    std::size_t first_row_ = 0;    // the first row of this sequence's part in the last batch
     Checkpoints prompt_;           // the state after the prompt; checkpoints_: after other prefixes of tokens_
     Checkpoints checkpoints_;
     std::size_t num_decoded_ = 0;

@@ -16,7 +16,8 @@ Taps::Reading::Reading(Taps & taps) : taps_(taps) {
     taps_.reads_ = true;
 }
 
-// Called from C, so no exception may leave it. If `asks`, true means that the tensor is wanted; else, to go on.
+// Called from C, so no exception may leave it. If `asks`, returns whether the tensor is wanted; else, whether the
+// decode goes on.
 bool Taps::on_tensor(ggml_tensor * tensor, bool asks, void * self) {
     Taps & taps = *static_cast<Taps *>(self);
     if (!taps.reads_) {

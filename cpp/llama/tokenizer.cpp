@@ -15,14 +15,14 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t always_fits = 256;                    // characters: their recursion takes 80 KiB of stack
-constexpr std::size_t short_text = 4096;                    // bytes: as one match they fit on the stack of most threads
+constexpr std::size_t always_fits = 256;                    // characters of a match: they take 80 KiB of stack
+constexpr std::size_t short_text = 4096;                    // bytes: even as one match they fit on most stacks
 constexpr std::size_t reserve = std::size_t{1} << 20;       // bytes of stack for all but the match
-constexpr std::size_t most_stack = std::size_t{512} << 20;  // bytes; what is not used takes address space only
-constexpr std::size_t probe_stack = std::size_t{16} << 20;  // bytes
-constexpr std::size_t probe_size = 1000;                    // characters
+constexpr std::size_t most_stack = std::size_t{512} << 20;  // bytes; the unused part takes address space only
+constexpr std::size_t probe_stack = std::size_t{16} << 20;  // bytes of stack for one probe
+constexpr std::size_t probe_size = 1000;                    // characters of one probe
 constexpr std::size_t margin = 2;                           // the stack is this many times as large as measured
-constexpr std::size_t least_depth = 16;                     // bytes for each character: less is no recursion
+constexpr std::size_t least_depth = 16;                     // bytes of stack for each character: fewer are no recursion
 
 // Texts that make a long match when repeated, one for each class of characters in tokenizers' regular expressions.
 const std::array<const char *, 18> probes = {"a",

@@ -12,7 +12,8 @@ namespace specllama {
 
 namespace {
 
-// The text that a function of llama.cpp writes into a buffer. It returns the size, or minus the size that it needs.
+// The text that a function of llama.cpp writes into a buffer. The function returns the text's size, or minus the size
+// if the buffer is too small.
 template <class Write>
 std::string written_by(Write write) {
     std::string text(64, '\0');
@@ -25,12 +26,12 @@ std::string written_by(Write write) {
     return text;
 }
 
-// Identifies a token apart from its id: its text, and what it writes. A special token writes nothing.
+// Identifies a token without its id: the token's name, and the text that it adds. A special token adds no text.
 std::string name_of(const LlamaApi & api, const llama_vocab * vocab, int32_t token) {
     return std::string(api.llama_vocab_get_text(vocab, token)) + '\0' + piece_of(api, vocab, token, false);
 }
 
-// Whether one id has the same name_of() in both vocabularies. It allocates nothing, since most tokens are equal.
+// Whether one id has the same name_of() in both vocabularies. Allocates nothing, to be fast: most tokens are equal.
 bool is_same(const LlamaApi & api, const llama_vocab * target, const llama_vocab * draft, int32_t token) {
     if (std::strcmp(api.llama_vocab_get_text(target, token), api.llama_vocab_get_text(draft, token)) != 0) {
         return false;

@@ -11,7 +11,7 @@
 
 namespace specllama {
 
-// What a token adds to a text. special: whether a token that no text shows gives its name instead of nothing.
+// The text that a token adds. special: whether a token that adds no text gives its name instead.
 std::string piece_of(const LlamaApi & api, const llama_vocab * vocab, int32_t token, bool special);
 
 struct TokenPieces {
@@ -19,11 +19,11 @@ struct TokenPieces {
     std::vector<int32_t> ends;  // the tokens that end a text
 };
 
-// The pieces of all tokens. A token that ends a text, or that no text shows, is the byte 0xff (which no text has) and
-// then its name.
+// The pieces of all tokens. The piece of a token that ends a text, or that adds no text, is the byte 0xff (which no
+// text has) and then the token's name.
 TokenPieces token_pieces(const LlamaApi & api, const llama_vocab * vocab);
 
-// A token's name, and what it adds to a text: nothing, if no text shows it or it ends one.
+// A token's name, and the text that the token adds; empty if it adds none, or ends a text.
 struct TokenWord {
     std::string name;
     std::string piece;

@@ -1,4 +1,4 @@
-// What is counted during one generation.
+// The counters of one generation.
 #include "loop/counters.hpp"
 
 #include <algorithm>

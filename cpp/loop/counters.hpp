@@ -1,4 +1,4 @@
-// What is counted during one generation. specllama.Stats is made from these counters.
+// The counters of one generation. specllama.Stats is made from these counters.
 #pragma once
 
 #include <array>
@@ -43,9 +43,9 @@ namespace specllama {
 
 #define SPECLLAMA_COUNTER(type, name, summary) type name = 0;
 
-// What one way of drafting (a model, lookup, ...) has contributed.
+// What one kind of drafter (a model, lookup, ...) has contributed.
 struct SourceCounters {
-    std::size_t num_drafts = 0;  // rounds to which it contributed
+    std::size_t num_drafts = 0;  // rounds to which the drafter contributed
     std::size_t num_draft_tokens = 0;
     std::size_t num_accepted_tokens = 0;
 };

@@ -14,13 +14,13 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t least_probed = 16;      // tokens: for a shorter answer a probe costs too much
-constexpr std::size_t looking_interval = 16;  // rounds between two looks at a prompt that did not pay
+constexpr std::size_t least_probed = 16;      // tokens of an answer: for a shorter one a probe costs too much
+constexpr std::size_t looking_interval = 16;  // rounds after which prompts that did not pay are decoded after all
 constexpr std::size_t most_unpaced = 16;      // tokens of a round if a pace is asked for, but a drafter cannot be paced
 
-// Drops the first token that the constraint forbids after history and proposal, and all tokens after it. Looks only
-// at the tokens before the first drawn one (with a q), because whoever made a q has applied the constraint to it, or
-// wants it as it is.
+// Drops the first token that the constraint forbids after history and proposal, and all tokens after it. Looks only at
+// the tokens before the first drawn one (with a q), because the drafter that made the q has applied the constraint to
+// q, or wants q as it is.
 void drop_forbidden(const DraftRequest & request, const Proposal & proposal, std::vector<DraftToken> & offer) {
     Constraint * constraint = request.chain.constraint();
     if (constraint == nullptr) {
@@ -147,7 +147,7 @@ void Drafting::weigh_prompts() {
     }
 }
 
-// Tells other texts not to wait for what this drafter was about to decode.
+// Tells other texts not to wait for the tokens that this drafter was about to decode.
 void Drafting::drop_plans(const Drafter & drafter) {
     for (Sequence * sequence : drafter.sequences()) {
         sequence->drop_plan();
@@ -257,7 +257,7 @@ void Drafting::read_branch_rows(const std::vector<const float *> & logits, std::
     branching_->read_branch_rows(logits, n_vocab);
 }
 
-// The tokens that must come next; empty if the next token is open.
+// The tokens that must come next; empty if no drafter knows any.
 Drafting::Offer Drafting::forced(const DraftRequest & request, const Proposal & out, std::size_t most) {
     for (const auto & drafter : drafters_) {
         if (drafter->forces()) {
@@ -270,8 +270,8 @@ Drafting::Offer Drafting::forced(const DraftRequest & request, const Proposal & 
     return {};
 }
 
-// Finds what can be drafted here without a decode. If a drawing drafter is to draw all tokens, only a forced token can
-// replace a drawn one, so nothing else is looked for.
+// Finds the tokens that can be drafted next without a decode. If a drawing drafter is to draw all tokens, only a forced
+// token can replace a drawn one, so no other tokens are looked for.
 std::vector<Drafting::Offer> Drafting::find(const DraftRequest & request, const Proposal & out, std::size_t most) {
     const bool draws_all = !paced_ && drawer_ != nullptr;
     most = draws_all ? 1 : paced_ ? std::min(most, pace_.reach()) : most;
@@ -303,7 +303,7 @@ Pace::Decision Drafting::decide(const std::vector<Offer> & offers) {
     if (drawer_ == nullptr) {
         return offers.empty() ? Pace::Decision{} : Pace::Decision{Move::take, offers[0].size(), 0};
     }
-    // A token that is certain is not worth a decode.
+    // A token that is certain is taken, because drawing would cost a decode.
     const bool is_certain = !offers.empty() && offers[0][0].forced;
     return {is_certain ? Move::take : Move::draw, 1, 0};
 }

@@ -1,5 +1,5 @@
-// Several drafters together: asks each of them for tokens, and drafts as many as pay. It does not know which kinds of
-// drafters there are.
+// Several drafters together: asks each of them for tokens, and drafts as many as pay. This code does not know which
+// kinds of drafters there are.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace specllama {
 
-// The result of one proposal.
+// The result of one round, for learn().
 struct Outcome {
     const std::vector<int32_t> & emitted;  // the accepted drafts, then one token of the target's own
     bool proposed;                         // whether propose() was called in the round
@@ -32,7 +32,7 @@ public:
     // Whether observe() needs the target's hidden states.
     bool needs_states() const;
 
-    // How many tokens could be proposed after the text at most.
+    // The most tokens that could be proposed after the text.
     std::size_t room() const;
 
     // Starts a new generation. Its text follows by observe(), the whole prompt first.
@@ -43,33 +43,35 @@ public:
     // Tells the drafters that the generation has ended with this text.
     void finish(const std::vector<int32_t> & history);
 
-    // Lets each drawing drafter whose prompt pays decode one chunk of it. Where the prompt does not pay, two tokens of
-    // it are decoded now and then as a probe. A drafter that has not decoded the prompt here decodes it in the round in
-    // which it draws. Returns how many tokens are left to be decoded before the first round.
+    // Lets each drawing drafter for which decoding the prompt pays decode one chunk of the prompt. Where decoding it
+    // does not pay, the drafter decodes two tokens of it now and then as a probe. A drafter that has not decoded the
+    // prompt here decodes it in the round in which the drafter draws. Returns how many tokens are left to be decoded
+    // before the first round.
     std::size_t prefill();
-    // Lets the drafters that read hidden states decode their part of the prompt right after the target's chunk: the
-    // hidden states of a whole prompt would take much memory.
+    // Lets the drafters that read hidden states read each chunk of the prompt right after the target has decoded it,
+    // because the hidden states of a whole prompt would take much memory.
     void read_along();
     // Decides for which drawing drafters decoding the prompt pays. The answer may change when more texts share the
     // batches than at the beginning.
     void weigh_prompts();
-    // Whether prefill() is to be called once more although a prompt did not pay. This is tried now and then, because a
-    // text that is longer than usual may go on for long.
+    // Whether prefill() is to be called once more although decoding a prompt did not pay. This is tried now and then,
+    // because a text that is longer than usual may go on for long, so that decoding its prompt pays after all.
     bool reconsiders();
 
-    // Appends up to gamma tokens to an empty proposal. With a pace, the tokens are those that promise most. Without
-    // one, they are gamma tokens of the first drawing drafter that has room for them; if none draws, all that is
-    // offered. It may stop early, and it always stops after a token that ends a text.
+    // Appends up to gamma tokens to an empty proposal. With a pace, these are the tokens that promise most. Without a
+    // pace, these are gamma tokens of the first drawing drafter that has room for gamma tokens; if no drafter has, all
+    // tokens that are offered. A proposal may end early, and always ends after a token that ends a text.
     void propose(const DraftRequest & request, Proposal & out);
 
-    // Each calls the drafters' function of its name. In a round, only the first drafter that has branch rows gets them.
+    // Both call the drafters' function of the same name. In a round, only the first drafter that has branch rows gets
+    // them decoded.
     std::vector<BranchRow> branch_rows(std::size_t most);
     void read_branch_rows(const std::vector<const float *> & logits, std::size_t n_vocab);
 
-    // Learns from how a round went. To be called after every round, with a proposal or without.
+    // Learns from the outcome of a round. To be called after every round, with a proposal or without.
     void learn(const Outcome & outcome);
 
-    // What decides how much is drafted; null if one of the drafters cannot be paced.
+    // The pace, which decides how much is drafted; null if one of the drafters cannot be paced.
     Pace * pace() { return can_be_paced_ ? &pace_ : nullptr; }
 
     // Seconds spent decoding, and number of tokens decoded, since this object was made.
@@ -97,11 +99,11 @@ private:
     std::optional<Task> task_;
     std::vector<bool> prompt_pays_;    // for each of drawers_: whether decoding its prompt pays
     std::vector<bool> probes_;         // for each of drawers_: two tokens of its prompt are decoded as a probe
-    std::size_t num_looks_ = 0;        // how often prompts that do not pay were looked at
-    bool reconsidered_ = false;        // such prompts are decoded after all
+    std::size_t num_looks_ = 0;        // in how many rounds reconsiders() found a prompt that does not pay
+    bool reconsidered_ = false;        // prompts that did not pay are decoded after all
     bool begun_ = false;               // the generation's prompt is known
     bool paced_ = false;               // a pace decides in this round
-    std::vector<Offer> offered_;       // what was offered at the beginning of the round
+    std::vector<Offer> offered_;       // all offers at the beginning of the round
     std::optional<std::size_t> used_;  // which of the offers was taken
 };
 

@@ -8,7 +8,7 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t margin = 64;  // tokens: a text that only just fits would soon be paused again
+constexpr std::size_t margin = 64;  // tokens of further room: a text that only just fits would soon be paused again
 
 ScheduledText * youngest(const CacheRoom::Texts & texts, bool (*is_meant)(const ScheduledText &)) {
     ScheduledText * found = nullptr;
@@ -33,7 +33,7 @@ ScheduledText * next_to_pause(const CacheRoom::Texts & texts) {
     });
 }
 
-// Counts a cell that several texts share once.
+// The number of cells that the sequences hold. A cell that several sequences share counts once.
 std::size_t num_cells(const std::vector<const Sequence *> & sequences) {
     std::vector<std::uint64_t> cells;
     for (const Sequence * one : sequences) {
@@ -89,7 +89,7 @@ void CacheRoom::pause(ScheduledText & text) {
     for (std::size_t k = 0; k < decoders_.size(); ++k) {
         const std::lock_guard lock(decoders_[k]->memory_mutex());
         Sequence * cache = sequence(text, k);
-        // A head's memory has room for all texts, and cannot be decoded again.
+        // A head's cells stay: its memory has room for all texts, and its cells could not be decoded again.
         if (cache == nullptr || !decoders_[k]->is_open() || decoders_[k]->is_head()) {
             continue;
         }
@@ -155,7 +155,8 @@ bool CacheRoom::fits(const ScheduledText & paused, const Texts & texts) const {
             }
             active.push_back(cache);
             shared = std::max(shared, num_common(held, cache->tokens()));
-            if (k < text->held.size() && text->held[k].size() > cache->tokens().size()) {  // it is being decoded again
+            // A text that holds fewer tokens than before its pause is being decoded again.
+            if (k < text->held.size() && text->held[k].size() > cache->tokens().size()) {
                 expected += text->held[k].size() - cache->tokens().size();
             }
         }

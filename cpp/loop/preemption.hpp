@@ -24,17 +24,17 @@ public:
     // Whether `count` more tokens fit into a decoder's cache.
     bool has_room(Decoder & decoder, std::size_t count) const;
 
-    // Makes some room in a decoder whose cache is full: clears a free slot, or pauses a text. Returns whether it made
-    // any.
+    // Makes some room in a decoder whose cache is full: clears a free slot, or pauses a text. Returns whether there is
+    // more room now.
     bool make(Decoder & decoder, const Texts & texts);
 
     // The paused text that goes on next; null if no text waits to go on.
     static ScheduledText * oldest_paused(const Texts & texts);
     // Whether `paused` may go on: its tokens fit beside the other texts, or no other text is expected to go on soon. A
-    // text that has been away since before the time `since` is not expected to.
+    // text that has been away since before the time `since` is not expected to go on soon.
     bool may_resume(const ScheduledText & paused, const Texts & texts, double since) const;
-    // Pauses texts younger than `paused` whose prompts are being decoded: they would take the room that other texts
-    // leave.
+    // Pauses texts younger than `paused` whose prompts are being decoded: they would take the room that `paused` waits
+    // for.
     void hold_back(const Texts & texts, const ScheduledText & paused);
 
     // The sequence of a text in decoder number k; null if the text has none there.

@@ -21,7 +21,7 @@ struct ScheduledText {
     bool is_between_calls() const { return state == State::away || state == State::late; }
     // Whether the text is expected to have tokens in the next batches.
     bool shares_batches() const { return state != State::late && state != State::paused; }
-    // Calls `poll`, which ends the wait by throwing.
+    // Calls `poll`, which may end a wait by throwing.
     void ask() const {
         if (poll != nullptr && *poll) {
             (*poll)();
@@ -48,12 +48,12 @@ struct ScheduledText {
     }
 
     State state = State::out;
-    bool is_inside = false;  // its thread is in a call
+    bool is_inside = false;  // its thread is in a call (see Scheduler::Visit)
     double away_since = 0.0;
     bool generating = false;
     bool drew = true;                              // the draft decoded for the text in its last round
     bool draws = false;                            // the draft decodes for the text in this round
-    std::size_t brought = 1;                       // number of tokens that it had in the target's last batch
+    std::size_t brought = 1;                       // number of its tokens in the target's last batch
     int32_t id = -1;                               // the seq_id of its sequences
     std::uint64_t number = 0;                      // a smaller number means that the text began earlier
     const std::function<void()> * poll = nullptr;  // called now and then while it is paused

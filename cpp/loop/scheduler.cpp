@@ -198,7 +198,7 @@ void Scheduler::wait_for_wants(std::unique_lock<std::mutex> & lock) {
     const auto is_paused = [this] {
         return std::any_of(texts_.begin(), texts_.end(), [](const ScheduledText * text) { return text->is_here; });
     };
-    if (is_paused()) {  // no notification comes when the other texts have been away long enough
+    if (is_paused()) {  // looks again after a while: no notification comes when other texts have been away long
         work_.wait_for(lock, std::chrono::duration<double>(longest_wait_));
     } else {
         work_.wait(lock, [&] { return closed_ || !wants_.empty() || is_paused(); });
@@ -220,9 +220,9 @@ void Scheduler::resume_one() {
     done_.notify_all();
 }
 
-// Chooses the wants to decode next. A draft's round comes first, so that the target's batch holds what all texts have
-// drafted. Then comes the want that has waited longest, so that every text has its turn. As many wants for the same
-// decoder and layer as fit go along, rounds before prompts.
+// Chooses the wants to decode next. A draft's tokens for a round come first, so that the target's batch holds the
+// drafts of all texts. Then comes the want that has waited longest, so that every text has its turn. As many wants for
+// the same decoder and layer as fit go along, rounds before prompts.
 std::vector<Scheduler::Want *> Scheduler::next_group() {
     const auto decoder_of_want = [](const Want * want) { return &want->addition.sequence->decoder(); };
     const auto drafts = std::find_if(wants_.begin(), wants_.end(), [&](const Want * want) {
@@ -283,7 +283,7 @@ void Scheduler::serve(std::vector<Want *> group) {
     lock.lock();
     if (error && is_no_room(error)) {
         // There was room by our count. Either an older llama.cpp needs contiguous cells, or a text that is at work took
-        // some meanwhile: it can be paused once it waits.
+        // some cells meanwhile. That text can be paused once it waits.
         const auto is_working = [](const ScheduledText * text) { return text->state == ScheduledText::State::working; };
         if (give_way(group) || std::any_of(texts_.begin(), texts_.end(), is_working)) {
             wants_.insert(wants_.begin(), group.begin(), group.end());
@@ -302,7 +302,7 @@ void Scheduler::serve(std::vector<Want *> group) {
     finish(group);
 }
 
-// Makes some room for the group; texts of the group may be paused for that. Returns whether it made any.
+// Makes some room for the group; texts of the group may be paused for that. Returns whether there is more room now.
 bool Scheduler::give_way(std::vector<Want *> & group) {
     if (!room_.make(decoder_of(group), texts_)) {
         return false;
@@ -337,7 +337,7 @@ void Scheduler::observe(Served & served, const std::vector<Want *> & group, doub
     const bool has_prompt =
         std::any_of(group.begin(), group.end(), [](const Want * want) { return is_prompt(want->addition); });
     const bool is_warm = served.decoder->was_warm();
-    if (is_warm && (!has_prompt || &served != &target())) {  // whether a draft's prompt pays depends on these costs
+    if (is_warm && (!has_prompt || &served != &target())) {  // a draft's prompts count: their cost decides if they pay
         served.costs.observe(count, seconds);
     }
     if (is_warm && has_prompt && count >= least_chunk_) {

@@ -1,8 +1,9 @@
 // Decodes many texts together ("continuous batching": Yu et al. 2022, Orca).
 //
 // Each text runs the loop of speculator.hpp in a thread of its own. One more thread, the scheduler's, decodes for all:
-// as soon as no text is at work, it decodes in one batch what the texts wait for. The drafts' batches come first, so
-// that the target's batch holds what all texts have drafted. A text joins with its next call, and leaves when it ends.
+// as soon as no text is at work, it decodes in one batch the tokens that the texts ask for. The drafts' batches come
+// first, so that the target's batch holds the drafts of all texts. A text joins with its next call, and leaves when its
+// generation ends.
 #pragma once
 
 #include <atomic>
@@ -40,8 +41,8 @@ public:
         double waiting_seconds = 0.0;  // how long waiting texts waited because others were at work
     };
 
-    // `drafts`: the decoders of the drawing drafters, in their order. From now on only this object decodes their
-    // sequences and the target's.
+    // `drafts`: the decoders of the drawing drafters, in their order. From now on only this object decodes the
+    // sequences of these decoders and of the target.
     Scheduler(const std::shared_ptr<Decoder> & target, const std::vector<std::shared_ptr<Decoder>> & drafts);
     ~Scheduler();
     Scheduler(const Scheduler &) = delete;
@@ -51,7 +52,7 @@ public:
     // when no text is at work any more; the contexts may be freed then.
     void close();
 
-    // The Decoding for the text whose sequences have this seq_id. It keeps the scheduler alive.
+    // The Decoding for the text whose sequences have this seq_id. The Decoding keeps the scheduler alive.
     static std::unique_ptr<Decoding> text(std::shared_ptr<Scheduler> scheduler, int32_t id);
 
     Counters counters();
@@ -59,9 +60,10 @@ public:
     std::size_t num_drawing();
     // How many texts are in their rounds now.
     std::size_t num_generating();
-    // T(n) in seconds: the target's, then each draft's.
+    // T(n), the seconds of a batch of n tokens: the target's, then each draft's.
     std::vector<CostModel> costs();
-    // Restores the costs that costs() returned, as many of them as are given.
+    // Restores costs that were measured earlier, {n: seconds}, in the order of costs(). There may be fewer than
+    // decoders.
     void restore_costs(const std::vector<std::map<std::size_t, double>> & seconds);
 
 private:
@@ -72,8 +74,8 @@ private:
 
     class Text;
     // A call of a text: until it returns, the text's thread counts as at work. Between two calls of a generation the
-    // text is away. Other texts wait a little for it, so that all texts stay in one batch, but they do not wait for a
-    // slow reader.
+    // text is away. Other texts wait a little for it, so that all texts stay in one batch, but not for a caller that
+    // takes long between two calls.
     class Visit;
 
     struct Want {
@@ -84,7 +86,7 @@ private:
         bool is_paused = false;  // the text was paused; nothing was decoded
         std::exception_ptr error;
     };
-    // A decoder and what its batches cost.
+    // A decoder and the costs of its batches.
     struct Served {
         std::shared_ptr<Decoder> decoder;
         CostModel costs;

@@ -16,9 +16,9 @@ namespace {
 constexpr double prompt_share = 0.25;
 constexpr std::size_t first_chunk = 64;  // tokens of a prompt, while their cost is unknown
 
-// When it goes out of scope, it sets the sequences' counters back to their values before a paused text was restored.
-// Tokens that are decoded again are not the work of a round, and tokens that are borrowed again are not a reused
-// prompt.
+// When this object goes out of scope, it sets the sequences' counters back to their values before a paused text was
+// restored. Tokens that are decoded again are not the work of a round, and tokens that are borrowed again are not a
+// reused prompt.
 class Uncounted {
 public:
     Uncounted() = default;
@@ -67,7 +67,7 @@ void Scheduler::leave(ScheduledText & text, bool under_way) {
         const std::lock_guard lock(mutex_);
         text.is_inside = false;
         num_inside_ -= 1;
-        const bool is_working = text.state == ScheduledText::State::working;  // otherwise it was paused
+        const bool is_working = text.state == ScheduledText::State::working;  // otherwise the text was paused
         num_working_ -= is_working ? 1 : 0;
         if (!under_way) {
             text.state = ScheduledText::State::out;
@@ -161,8 +161,8 @@ void Scheduler::decode(ScheduledText & text, const Sequence::Addition & addition
     }
 }
 
-// Returns false if the text was paused instead. Where a batch of several texts fails, each text is decoded alone; only
-// the texts that fail again get the error.
+// Decodes once. Returns false if the text was paused instead. Where a batch of several texts fails, each text is
+// decoded alone; only the texts that fail again get the error.
 bool Scheduler::try_decode(ScheduledText & text, const Sequence::Addition & addition) {
     addition.sequence->refuse_bad(addition);
     Want want;
@@ -179,7 +179,7 @@ bool Scheduler::try_decode(ScheduledText & text, const Sequence::Addition & addi
             text.asks(addition.count, &served_by(addition.sequence->decoder()) == &target());
         }
         wants_.push_back(&want);
-        num_working_ -= 1;  // the scheduler's thread adds it again, so this text never counts as away
+        num_working_ -= 1;  // the scheduler's thread adds the text again, so the text never counts as away
         work_.notify_all();
         done_.wait(lock, [&want] { return want.is_done; });
     }
@@ -189,7 +189,7 @@ bool Scheduler::try_decode(ScheduledText & text, const Sequence::Addition & addi
     return !want.is_paused;
 }
 
-// Waits until there is room for a paused text, and decodes again what it held.
+// Waits until there is room for a paused text, and decodes the text's tokens again.
 void Scheduler::restore(ScheduledText & text) {
     Uncounted uncounted;
     for (std::size_t k = 0; k < text.held.size(); ++k) {
@@ -231,7 +231,7 @@ void Scheduler::wait_for_room(ScheduledText & text) {
         if (!lock.owns_lock()) {
             lock.lock();
         }
-        if (text.state != ScheduledText::State::paused) {  // it was resumed meanwhile
+        if (text.state != ScheduledText::State::paused) {  // the text was resumed meanwhile
             text.state = ScheduledText::State::paused;
             num_working_ -= 1;
         }
@@ -241,7 +241,7 @@ void Scheduler::wait_for_room(ScheduledText & text) {
     text.is_here = false;
 }
 
-// Returns false if the text was paused again.
+// Decodes the text's tokens again. Returns false if the text was paused again.
 bool Scheduler::try_restore(ScheduledText & text) {
     for (std::size_t k = 0; k < text.held.size(); ++k) {
         Sequence * cache = room_.sequence(text, k);
@@ -297,7 +297,7 @@ bool Scheduler::share(Sequence & cache, const std::vector<int32_t> & history) {
 
 std::size_t Scheduler::chunk(const ScheduledText & text, const Decoder & decoder) {
     const std::lock_guard lock(mutex_);
-    // A text may decode its draft's prompt between two rounds; it does not wait for itself.
+    // A text that decodes its draft's prompt between two rounds is not counted: it does not wait for itself.
     const std::size_t num_waiting = num_in_rounds() - (text.generating && text.shares_batches() ? 1 : 0);
     const auto is_prompt = [](const ScheduledText * other) {
         return !other->generating && other->state != ScheduledText::State::paused;
@@ -307,7 +307,7 @@ std::size_t Scheduler::chunk(const ScheduledText & text, const Decoder & decoder
     if (num_waiting > 0) {
         const double seconds = served_by(decoder).token_seconds;
         most = seconds > 0.0 ? static_cast<std::size_t>(prompt_share / seconds) : first_chunk;
-        most = std::min(most, decoder.n_batch() / 2);  // the others' tokens fit beside it
+        most = std::min(most, decoder.n_batch() / 2);  // the others' tokens fit beside the chunk
     }
     return std::clamp(most / std::max<std::size_t>(1, num_prompts), std::min(least_chunk_, decoder.n_batch()),
                       decoder.n_batch());

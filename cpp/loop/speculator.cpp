@@ -36,7 +36,8 @@ void refuse_bad_prompt(const std::vector<int32_t> & prompt, const Sequence & tar
                                     " tokens is longer than the context: n_ctx=" + std::to_string(decoder.n_ctx()) +
                                     "; shorten it, or create the Llama with a larger n_ctx (-c)");
     }
-    refuse_bad_tokens(prompt, num_common(prompt, target.tokens()), decoder);  // those in the memory were checked before
+    // Tokens that are in the memory were checked before.
+    refuse_bad_tokens(prompt, num_common(prompt, target.tokens()), decoder);
 }
 
 }  // namespace
@@ -54,7 +55,7 @@ Speculator::Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Decodin
                        std::unique_ptr<Drafting> drafting)
     : decoding_(std::move(decoding)), target_(std::move(target), *decoding_), drafting_(std::move(drafting)) {}
 
-// Registers this text with what decodes, for the length of one call.
+// Registers this text with the object that decodes for it, for the length of one call.
 std::shared_ptr<void> Speculator::visit() { return decoding_->visit(sequences(), under_way_, &settings_.poll); }
 
 void Speculator::share_costs() {
@@ -105,7 +106,7 @@ bool Speculator::prefill() {
     }
     const Stopwatch stopwatch(round_number_ <= 1 ? counters_.prompt_seconds : counters_.draft_seconds);
     bool more = prefill_target(true);
-    // In later rounds the draft decodes what it lacks when it drafts, in the same batch.
+    // In later rounds the draft decodes the tokens that it lacks when it drafts, in the same batch.
     if (!more && choose_gamma(2) > 0 && (round_number_ == 1 || drafting_->reconsiders())) {
         try {
             share_costs();
@@ -293,7 +294,8 @@ std::size_t Speculator::choose_gamma(std::size_t max_tokens) const {
                      target_.room(), drafting_->room()});
 }
 
-// A failure of a draft costs speed, never the text: tokens drawn before it are kept, and the target goes on alone.
+// A failure of a drafter costs speed, never the text: tokens drafted before the failure are kept, and the target goes
+// on alone.
 void Speculator::propose(std::size_t gamma) {
     proposed_ = gamma > 0;
     if (gamma == 0) {
@@ -364,7 +366,7 @@ void Speculator::verify() {
                     round_.tokens.end());
 }
 
-// The round's text is final by now. If a draft cannot follow it, drafting stops.
+// The round's text is final by now. If a memory cannot be brought in step with the text, drafting stops.
 void Speculator::commit() {
     if (num_of_prompt_ == 0) {
         counters_.add(proposal_, target_.p(), round_.tokens.size(), round_.num_accepted);
@@ -387,7 +389,7 @@ void Speculator::commit() {
     }
 }
 
-// What drafters see: the history without embeddings. Drafts may be worse for that, but the text stays exact.
+// What drafters see: the history without embeddings. Drafts may be worse without embeddings, but the text stays exact.
 const std::vector<int32_t> & Speculator::text() {
     if (!has_embeddings_) {
         return history_;

@@ -24,9 +24,9 @@ struct Settings {
     bool paced = false;                                     // draft fewer tokens where more do not pay
     std::size_t max_tokens = static_cast<std::size_t>(-1);  // of the whole generation
     std::uint64_t seed = 0;
-    // Applied to p only: q needs no processor to be exact. With a rule that decides in steps, it is called once for
-    // each token of the text, in order, when that token is asked for, and it sees no drafted tokens. So it may keep
-    // state.
+    // Applied to p only: the output is exact even if q is made without the processor. With a rule that decides in
+    // steps, the processor is called once for each token of the text, in order, when that token is asked for, and it
+    // sees no drafted tokens. So the processor may keep state.
     LogitsProcessor logits_processor = nullptr;
     std::shared_ptr<Constraint> constraint = nullptr;  // a grammar; null if there is none
     std::function<void()> poll = nullptr;  // called during long work; ends it by throwing (see DraftRequest)
@@ -51,13 +51,13 @@ public:
     Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Decoding> decoding,
                std::unique_ptr<Drafting> drafting);
 
-    // Starts a generation after `prompt`, keeping the part of it that the caches hold. Throws std::invalid_argument for
-    // an empty or over-long prompt, a token out of range, or bad settings.
+    // Starts a generation after `prompt`, keeping the part of the prompt that the caches hold. Throws
+    // std::invalid_argument for an empty or over-long prompt, a token out of range, or bad settings.
     void begin(std::vector<int32_t> prompt, Settings settings);
 
     // Decodes one chunk of the prompt except its last token: with the target, or, after the first round, with the
-    // draft. Returns whether to call it again. Where the rest of the target's prompt fits into one batch, it is left to
-    // the first round: a step() of one token decodes it together with the last token.
+    // draft. Returns whether to call it again. Where the end of the prompt fits into one batch of the target, it is
+    // left to the first round: a step() of one token decodes it together with the last token.
     bool prefill();
 
     // Runs one round of at most max_tokens >= 1 tokens. With a logits processor, a rule that decides in steps gives one
@@ -88,7 +88,7 @@ public:
     std::size_t n_vocab() const { return target_sequence().decoder().n_vocab(); }
     const std::vector<int32_t> & history() const { return history_; }
     const Counters & counters() const { return counters_; }
-    // What decides how much is drafted; null without drafters, or if one of them cannot be paced.
+    // The pace, which decides how much is drafted; null without drafters, or if one of them cannot be paced.
     Pace * pace() { return drafting_ ? drafting_->pace() : nullptr; }
     // Why drafting was stopped in this generation; empty if it was not.
     const std::string & drafting_stopped() const { return drafting_stopped_; }
@@ -119,13 +119,13 @@ private:
     void count_decoded();
     void require_generation() const;
     bool drafts() const { return drafting_ && settings_.num_draft_tokens > 0 && drafting_stopped_.empty(); }
-    // Whether logits may be read after another text has decoded.
+    // Whether logits may be read after another text has decoded, so that they must be copied.
     bool copies_rows() const { return settings_.keeps_logits || settings_.logits_processor; }
     // Seconds of verification, including those of rollbacks.
     double verify_seconds() const { return counters_.verify_seconds + counters_.rollback_seconds; }
 
     std::vector<Sequence *> sequences();
-    Sequence & target_sequence() { return target_.sequence(); }  // the target's
+    Sequence & target_sequence() { return target_.sequence(); }
     const Sequence & target_sequence() const { return target_.sequence(); }
 
     std::unique_ptr<Decoding> decoding_;
@@ -146,8 +146,8 @@ private:
     std::vector<BranchRow> branch_rows_;  // that a drafter has the target decode in this round
     std::vector<int32_t> sequence_;       // history, d_1..d_gamma
     bool proposed_ = false;               // a drafter was asked in this round
-    bool carries_ = false;                // this round also decodes what the last rejection or the prompt has left
-    std::size_t num_of_prompt_ = 0;       // tokens that this round decodes of the prompt
+    bool carries_ = false;                // this round also decodes tokens left by the last rejection or the prompt
+    std::size_t num_of_prompt_ = 0;       // tokens of the prompt that this round decodes
     double draft_before_ = 0.0;
     double verify_before_ = 0.0;
     Round round_;

@@ -36,7 +36,7 @@ std::optional<std::size_t> Target::prefill(const std::vector<int32_t> & history,
         return std::nullopt;
     }
     // A recurrent memory is copied before it holds `pending`, because the same prompt may come again. In a shared
-    // decoder, parts of a prompt and rounds are scheduled differently.
+    // decoder, parts of a prompt and rounds are scheduled differently. So in both the prompt's end cannot wait.
     const bool can_wait = !decoder().is_recurrent() && !decoder().is_shared();
     if (leaves_end && can_wait && left < decoding_.chunk(decoder())) {
         carry(left, true);
@@ -57,7 +57,7 @@ void Target::settle(const std::vector<int32_t> & history) {
     }
 }
 
-// The context has no row after its last position.
+// No branch row may lie after the last position of the context.
 std::size_t Target::room_for_branches(const std::vector<int32_t> & history, std::size_t num_drafted) const {
     const std::size_t used = history.size() + num_drafted;
     const std::size_t of_context = decoder().n_ctx() - std::min(decoder().n_ctx(), used);

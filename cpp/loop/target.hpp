@@ -25,19 +25,19 @@ public:
     const Sequence & sequence() const { return *sequence_; }
     const Decoder & decoder() const { return sequence_->decoder(); }
 
-    // Starts a generation. `chain` makes distributions of its logits; `keeps_states` asks for hidden states. Keeps what
-    // the memory has in common with `history`, and returns how many tokens that is.
+    // Starts a generation. `chain` makes distributions of the target's logits; `keeps_states` asks for hidden states.
+    // Keeps the tokens that the memory has in common with `history`, and returns their number.
     std::size_t begin(const std::vector<int32_t> & history, SamplerChain chain, bool keeps_states);
     // Decodes one chunk of the history except its last token. Returns how many tokens it decoded: 0 if another text is
-    // about to decode them. Returns nothing if none is left to decode, or if `leaves_end` and a first round without
-    // drafts can decode the rest.
+    // about to decode them. Returns nothing if no token is left to decode, or if `leaves_end` and a first round without
+    // drafts can decode the tokens that are left.
     std::optional<std::size_t> prefill(const std::vector<int32_t> & history, bool leaves_end);
     // Brings the memory in step with the history after a rewind, an extension, or a failure.
     void settle(const std::vector<int32_t> & history);
 
-    // Decodes [carried tokens, pending, d_1, .., d_gamma] with logits from pending on, then a drafter's branch
-    // rows. `copies`: keeps a copy of the rows, because they may be read after another text has
-    // decoded. Returns the seconds.
+    // Decodes [carried tokens, pending, d_1, .., d_gamma] with logits from pending on, then a drafter's branch rows.
+    // `copies`: keeps a copy of the rows, because they may be read after another text has decoded. Returns the seconds
+    // that the decode took.
     double decode(const std::vector<int32_t> & history, const std::vector<int32_t> & draft,
                   const std::vector<BranchRow> & branch_rows, bool copies);
 
@@ -57,8 +57,8 @@ public:
     std::size_t num_rows() const { return num_rows_; }
     void forget_rows() { num_rows_ = 0; }
 
-    // p_{i+1}, made from row i on demand, in order. The chain sees the tokens of `sequence` from the prompt's end on;
-    // row 0 follows the first `before` tokens of `sequence`.
+    // p_{i+1}, made from row i when it is first asked for, after p_1 .. p_i. The chain sees the tokens of `sequence`
+    // from the prompt's end on; row 0 follows the first `before` tokens of `sequence`.
     const Distribution & p_at(std::size_t i, const std::vector<int32_t> & sequence, std::size_t prompt_size,
                               std::size_t before);
     // p[0 .. k) are the distributions that were asked for in this round; later entries are leftovers of earlier rounds.

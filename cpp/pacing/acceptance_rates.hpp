@@ -19,15 +19,15 @@ struct Expectation {
     std::size_t before = 0;  // for a drawn token only: the bucket of the token before it
 };
 
-// What is assumed of a drafter's tokens before any of them has been verified.
+// The acceptance rates that are assumed for a drafter's tokens before any of them has been verified.
 struct DrafterPriors {
     std::vector<double> classes;  // by Expectation::bucket: how often a token of that class is accepted
     bool linked = false;          // the rates of the classes rise and fall together, and begin anew with each text
-    bool copies = false;          // the drafter may offer long runs; the pace takes short parts of them first
+    bool copies = false;          // the drafter may offer long copies of earlier text; the pace first takes short parts
     // For a drafter that draws its tokens one by one: how often the next token is accepted, by the bucket of the token
     // before it. The last entry belongs to the first token of a draft.
     std::vector<double> next;
-    double any = 0.0;  // for such a drafter: how often any of its tokens is accepted
+    double any = 0.0;  // for a drafter that draws: how often any of its tokens is accepted
 
     // The rate of each class is learned separately, and kept from text to text.
     static DrafterPriors apart(std::vector<double> classes) { return {std::move(classes), false, false, {}, 0.0}; }
@@ -48,7 +48,7 @@ public:
     // Weights the observations by `factor`, because they have grown old.
     void fade(double factor);
     double mean() const;
-    // An optimistic estimate: the mean plus this many standard errors.
+    // The upper end of the estimate's uncertainty: the mean plus this many standard errors.
     double optimistic(double standard_errors = 1.0) const;
 
 private:
@@ -72,11 +72,11 @@ public:
 
 private:
     PaceConstants constants_;
-    std::vector<double> shape_;  // log odds at level 0
+    std::vector<double> shape_;  // by class: log odds at level 0
     double level_ = 0.0;
 };
 
-// What is learned of one drafter.
+// The acceptance rates of one drafter's tokens, as learned so far.
 class DrafterRates {
 public:
     DrafterRates(const DrafterPriors & priors, const PaceConstants & constants);
@@ -90,7 +90,7 @@ public:
     // start() for the first token of a draft.
     double next(std::size_t before) const { return next_.of(before); }
     std::size_t start() const { return start_; }
-    // How often any of its drawn tokens is accepted.
+    // How often any token that the drafter draws is accepted.
     const Rate & any() const { return any_; }
     // Weights the observations by `factor`, because the drafter has not drafted for a while.
     void forget(double factor) { any_.fade(factor); }
@@ -109,7 +109,7 @@ private:
 
 class AcceptanceRates {
 public:
-    // priors: by Source.
+    // priors: of all drafters, by Source.
     explicit AcceptanceRates(const std::vector<DrafterPriors> & priors, const PaceConstants & constants = {});
 
     DrafterRates & of(Source source) { return rates_[static_cast<std::size_t>(source)]; }

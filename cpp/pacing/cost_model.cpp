@@ -12,15 +12,15 @@ namespace specllama {
 
 namespace {
 
-// The assumed cost of each further token, as a share of T(1). It is optimistic for most models on most machines.
+// The assumed cost of each further token, as a share of T(1). On most machines most models cost more.
 constexpr double usual_growth = 0.1;
-constexpr double level_rate = 0.2;   // how fast all sizes follow the error of one of them
-constexpr double shape_rate = 0.12;  // how fast one size departs from the others, per decode since it was last seen
-constexpr std::size_t longest_since = 3;
-constexpr std::size_t forgetting_interval = 256;  // decodes
-constexpr double doubtful = 0.2;                  // a size is doubted this far above its neighbours, in log seconds
+constexpr double level_rate = 0.2;   // all sizes change by this share of the error that shape_rate leaves
+constexpr double shape_rate = 0.12;  // a size changes by this share of its error, per decode since it was last seen
+constexpr std::size_t longest_since = 3;          // decodes since a size was last seen: more count as this many
+constexpr std::size_t forgetting_interval = 256;  // decodes between two calls of forget_worst_guess()
+constexpr double doubtful = 0.2;                  // a size this far above its neighbours, in log seconds, is doubted
 constexpr double surprising = 1.5;                // a size is surprising at this multiple of its expected time
-// In log seconds: the largest error that is learned from one batch. A batch that had to wait (for a swapped page, say)
+// The largest error that is learned from one batch, in log seconds. A batch that had to wait (for a swapped page, say)
 // must not change the curve much.
 constexpr double largest_step = 0.6;
 
@@ -91,7 +91,8 @@ void CostModel::learn(const Observation & observation) {
     size.count += 1;
     if (size.count > settled_) {
         const double error = std::clamp(seen - size.log_shape, -largest_step, largest_step);
-        // A size that was not seen for a while may have changed more than the sizes that were seen since.
+        // A size that was not seen for a while may have changed more than the sizes that were seen since. So more of
+        // the error is put down to this size alone.
         const double of_shape = 1.0 - std::pow(1.0 - shape_rate, since);
         size.log_shape += of_shape * error;
         log_level_ += level_rate * (1.0 - of_shape) * error;
@@ -123,7 +124,7 @@ void CostModel::doubt_others(std::size_t known) {
 void CostModel::forget_worst_guess() {
     std::size_t worst = 0;
     double most = doubtful;
-    double above = std::numeric_limits<double>::infinity();  // the least of the larger sizes
+    double above = std::numeric_limits<double>::infinity();  // the least time of the larger sizes
     for (auto it = sizes_.rbegin(); it != sizes_.rend() && std::next(it) != sizes_.rend(); ++it) {
         const double below = std::next(it)->second.log_shape;
         const double excess = it->second.log_shape - std::max(below, above);

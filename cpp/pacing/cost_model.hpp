@@ -13,13 +13,15 @@ public:
     // Learns that a batch of n tokens took so many seconds.
     void observe(std::size_t n, double seconds);
 
-    // Replaces what was observed by the curve of an earlier process, {n: seconds}. Its shape is believed until it is
-    // measured. Its level is taken from the first batches, because the machine may be slower or faster today.
+    // Replaces the observations by the curve of an earlier process, {n: seconds}. The curve's shape is believed until
+    // it is measured. The curve's level, a factor of all its times, is taken from the first batches, because the
+    // machine may be slower or faster today.
     void restore(const std::map<std::size_t, double> & seconds);
 
-    // Says that the known times may be from a busier hour. Their shape is still believed; their level is taken from the
-    // next three batches. Until then a batch that took longer does not raise the level. Otherwise a caller that
-    // compares costs would decode no more such batches, and would never find out that only this one was held up.
+    // Says that the machine may have been busier when the known times were measured. Their shape is still believed;
+    // their level is taken from the next three batches. Until then a batch that took longer does not raise the level.
+    // Otherwise a caller that compares costs would not decode such batches any more, and would never find out that only
+    // this one was held up.
     void distrust_level();
 
     // Returns a copy for a batch in which `texts` texts decode n tokens each. seconds(n) of the copy is the share of
@@ -27,13 +29,14 @@ public:
     CostModel shared_by(std::size_t texts) const;
 
     // Returns a copy for one of `texts` texts in a batch to which the other texts bring `others` tokens. seconds(n) of
-    // the copy is an equal share of a batch with one token of each text, and all the time that the text's further
-    // tokens add to the batch. Kernels take several rows at a time, so one token more can cost little or much. The copy
-    // learns nothing.
+    // the copy is a sum: an equal share of a batch with one token of each text, and all the time that the text's
+    // further tokens add to the batch. Kernels take several rows at a time, so one token more can cost little or much.
+    // The copy learns nothing.
     CostModel among(std::size_t others, std::size_t texts) const;
 
-    // The best estimate of T(n) in seconds, n >= 1. Between known sizes it is interpolated. Beyond them it grows by no
-    // more than is usual for memory-bound models, so that sizes which have not been tried look worth trying.
+    // The best estimate of T(n) in seconds, n >= 1. Between known sizes it is interpolated. Beyond all known sizes it
+    // grows by no more than is usual for memory-bound models, so that sizes which have not been tried look worth
+    // trying.
     double seconds(std::size_t n) const;
 
     // The known times, {n: seconds}.
@@ -41,15 +44,16 @@ public:
 
     // How often a batch of n tokens was seen. A restored size counts as seen once.
     std::size_t count(std::size_t n) const;
-    // has_seen: whether a size of up to n tokens was seen at all. is_sure: whether one was restored, or seen twice.
+    // has_seen: whether a size of up to n tokens was seen at all. is_sure: whether such a size was restored, or seen
+    // twice.
     bool has_seen(std::size_t n) const { return !sizes_.empty() && sizes_.begin()->first <= size_with(n); }
     bool is_sure(std::size_t n) const;
     bool empty() const { return sizes_.empty(); }
 
 private:
-    // A size is settled after this many observations. Until then their mean is believed if they are alike. If not, the
-    // middle one of three is believed, or the smaller one of two: other work on the machine makes a batch slower, never
-    // faster, and the first batches are the slowest.
+    // After this many observations of a size, each further one changes it by a small step. Until then the mean of the
+    // observations is believed if they are alike. If not, the middle one of three is believed, or the smaller one of
+    // two: other work on the machine makes a batch slower, never faster, and the first batches are the slowest.
     static constexpr std::size_t settled_ = 3;
 
     struct Observation {
@@ -58,9 +62,9 @@ private:
     };
     struct Size {
         double log_shape = 0.0;  // log T(n) at level 0
-        std::size_t count = 0;   // how often it was seen; a restored size counts as seen once
+        std::size_t count = 0;   // how often the size was seen; a restored size counts as seen once
         bool restored = false;
-        std::size_t seen = 0;  // when it was seen last: the number of that observation
+        std::size_t seen = 0;  // when the size was seen last: the number of that observation
         std::array<double, settled_> first{};
     };
 

@@ -16,11 +16,11 @@ namespace specllama {
 
 class LookaheadWindow {
 public:
-    // W columns, N tokens of an n-gram, G n-grams that are kept of each first token. Throws std::invalid_argument
-    // unless each is within its bounds.
+    // W columns, n-grams of N tokens, and up to G n-grams that are kept for each first token. Throws
+    // std::invalid_argument unless each is within its bounds.
     LookaheadWindow(std::int64_t columns, std::int64_t n_gram, std::int64_t most_kept);
 
-    static constexpr std::int64_t most_columns = 60;  // llama.cpp has a sequence for each, of 64 in earlier releases
+    static constexpr std::int64_t most_columns = 60;  // each needs a sequence; older llama.cpps have only 64
     static constexpr std::int64_t least_gram = 3;     // so that there are at least two levels
     static constexpr std::int64_t most_gram = 16;
     static constexpr std::int64_t most_of_token = 1024;
@@ -34,7 +34,8 @@ public:
     // [N - 1][W]; empty before a text has begun.
     const std::vector<std::vector<int32_t>> & levels() const { return levels_; }
 
-    // Says that the text went on by `count` >= 1 tokens. said [W]: what the target said after the last level.
+    // Says that the text went on by `count` >= 1 tokens. said [W]: the tokens that the target said after the last
+    // level.
     void advance(const std::vector<int32_t> & said, std::size_t count);
 
     // The N - 1 tokens behind `first` in the newest n-gram that begins with it; null: there is none.
@@ -46,7 +47,7 @@ private:
     // The last G n-grams of one first token, in a ring.
     struct Kept {
         std::vector<std::vector<int32_t>> grams;
-        std::size_t next = 0;  // the place of the next one
+        std::size_t next = 0;  // the place of the next n-gram
     };
 
     void keep(int32_t first, std::vector<int32_t> rest);

@@ -40,7 +40,8 @@ void Pace::end_generation(std::size_t num_tokens, std::size_t max_tokens) {
 }
 
 // How many tokens are likely to follow. A text that is already longer than usual is expected to become twice as long.
-// Such a rule for an unknown length costs at most twice as much as knowing it (Karlin et al. 1988, "ski rental").
+// With such a rule for an unknown length, the cost is at most twice the cost if the length were known (Karlin et al.
+// 1988, "ski rental").
 double Pace::expected_left() const {
     const double usual = (constants_.usual_answer + answer_tokens_) / (1.0 + num_answers_);
     const auto emitted = static_cast<double>(num_emitted_);
@@ -86,7 +87,7 @@ bool Pace::probes(std::size_t drawer) {
 
 void Pace::begin_round(std::size_t most, const std::vector<std::size_t> & missing) {
     // Plain decoding is measured first, and again now and then, because everything is compared with its cost. With
-    // several texts, batches of all sizes come by themselves.
+    // several texts this is not needed: batches of all sizes come by themselves.
     const bool measuring =
         texts_ > 1 ? target_.empty()
                    : target_.count(1) < whole(constants_.first_plain_rounds) || since_plain_ >= plain_interval();
@@ -104,8 +105,9 @@ void Pace::begin_round(std::size_t most, const std::vector<std::size_t> & missin
 }
 
 // Chooses the drawer (a drafter that decodes) that this round uses: one that was never measured, else the one that
-// earns the most tokens per second if its acceptance is as high as it may well be. Nothing is learned of the others in
-// this round. So what is known of them counts for less and less, until one of them is tried again.
+// earns the most tokens per second if its acceptance rate is at the upper end of the uncertainty. Nothing is learned of
+// the other drawers in this round. So their observations count for less and less, and the uncertainty grows, until one
+// of them is tried again.
 void Pace::choose_drawer(const std::vector<std::size_t> & missing) {
     std::size_t best = 0;
     double best_rate = -1.0;
@@ -155,7 +157,8 @@ bool Pace::drawing_pays() {
     return exploring_;
 }
 
-// What drawing k tokens is expected to cost, in plain decodes.
+// How much longer a round with k drawn tokens is expected to take than plain decoding of the tokens that it is expected
+// to emit, in plain decodes.
 double Pace::exploring_cost(std::size_t k) const {
     const double draft_seconds = catching_up_seconds(missing_) + further_draft_seconds(k);
     double tokens = 1.0;
@@ -167,7 +170,7 @@ double Pace::exploring_cost(std::size_t k) const {
     return (draft_seconds + target_.seconds(k + 1)) / target_.seconds(1) - tokens;
 }
 
-// What a round yields if every drawn token is accepted with probability `acceptance`, and the best number of them is
+// The yield of a round if every drawn token is accepted with probability `acceptance`, and the best number of tokens is
 // drawn.
 Yield Pace::drawn_yield(double acceptance, std::size_t missing, std::size_t most) const {
     Yield best;
@@ -183,8 +186,8 @@ Yield Pace::drawn_yield(double acceptance, std::size_t missing, std::size_t most
     return best;
 }
 
-// What a round that begins with a drawn token yields, judged by the last such rounds. Unlike drawn_yield() it includes
-// what is gained by stopping after an unsure token.
+// The yield of a round that begins with a drawn token, judged by the last such rounds. Unlike drawn_yield() it includes
+// the gain of stopping after an unsure token.
 Yield Pace::usual_drawn_yield(double acceptance) const {
     Yield usual = drawn_yield(acceptance, 1, most_);
     usual.fade(constants_.prior_rounds);
@@ -199,7 +202,7 @@ double Pace::first_draft_seconds(std::size_t missing) const {
     return one + constants_.catching_up_share * std::max(0.0, catching_up_seconds(missing) - one);
 }
 
-// What k drawn tokens cost beyond the draft's first decode, in seconds.
+// The seconds that k drawn tokens cost beyond the draft's first decode.
 double Pace::further_draft_seconds(std::size_t k) const {
     const std::size_t num_decodes = (k - 1) / current().block;
     return static_cast<double>(num_decodes) * one_draft_seconds();
@@ -223,7 +226,7 @@ double Pace::earned() const {
 }
 
 // What a second is worth, in tokens: as much as the last rounds earned, but no more than the next ones may well earn. A
-// long copy earns much, but when it has ended it says nothing of what comes after it.
+// long copy earns much, but when it has ended, this says nothing about the rounds after it.
 double Pace::rate() const {
     const double usual = missing_at_first_ > 0 ? usual_drawn_yield().rate() : 0.0;
     return std::max(1.0 / target_.seconds(1), std::min(earned(), usual));
@@ -297,7 +300,8 @@ Pace::Decision Pace::best_take(const Offers & offers, double rho, double best_ne
     return best;
 }
 
-// What the beginnings of an offer are worth: its first token, its first two, and so on, as many as may be taken.
+// The values of the beginnings of an offer: of its first token, its first two tokens, and so on, as many as may be
+// taken.
 std::vector<Pace::Part> Pace::parts_of(const std::vector<Expectation> & offer, double rho) const {
     const std::size_t done = tokens_.size();
     const double stop = target_.seconds(done + 1);
@@ -349,8 +353,8 @@ void Pace::drafted(const Expectation & token) {
     }
 }
 
-// The expected number of tokens of this round. It is used instead of the realised number, because a few lucky rounds
-// must not make the next ones look poor.
+// The expected number of tokens of this round. It is used instead of the real number, because a few lucky rounds must
+// not make the next rounds look poor.
 double Pace::expected_tokens() const {
     double expected = 1.0;
     double survival = 1.0;
@@ -368,8 +372,8 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     counters_.predicted_tokens += expected;
     counters_.predicted_seconds += draft_seconds + usual_seconds;
     of_all_.fade(kept_of(constants_.remembered_rounds));
-    // With several texts, the measured time is an equal share of the batch. But each text pays for what its own tokens
-    // add to the batch.
+    // With several texts, the measured time is an equal share of the batch. But each text pays for the time that its
+    // own tokens add to the batch, so the expected time is used.
     const double spent = (texts_ > 1 ? usual_seconds : verify_seconds) + draft_seconds;
     of_all_.add({1.0, expected, spent});
     const bool began_drawn = !tokens_.empty() && is_drawn(tokens_.front());
@@ -379,11 +383,12 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     if (began_drawn && !measures_) {
         const double catching_up = catching_up_seconds(missing_at_first_);
         const double late = catching_up - current().costs.seconds(current().block + (missing_at_first_ > 1 ? 1 : 0));
-        // One batch that was held up, as the first of each size is on a GPU, must not make all such rounds look poor.
+        // One batch that was held up, as the first batch of each size is on a GPU, must not make all such rounds look
+        // poor.
         const double took =
             std::min(draft_seconds, constants_.most_held_up * (catching_up + further_draft_seconds(num_drawn_)));
         current().yield.fade(kept_of(constants_.remembered_rounds));
-        // The expected number is less noisy, the realised number is not biased: both are used.
+        // The expected number of tokens is less noisy, the real number is not biased: both are used.
         const double came = 1.0 + static_cast<double>(num_accepted);
         const double tokens = expected + constants_.realised_share * (came - expected);
         current().yield.add({1.0, tokens, usual_seconds + std::max(0.0, took - std::max(0.0, late))});
@@ -418,9 +423,9 @@ void Pace::decoded(std::size_t count, double seconds) {
     }
 }
 
-// Adapts how many tokens of a copy one round takes. Long copies are expensive to try, and other texts say little of how
-// long this one repeats. So the window begins small, and doubles while all its tokens are right (as TCP's slow start
-// does).
+// Adapts how many tokens of a copy one round takes. Long copies are expensive to try, and other texts say little about
+// how far this text repeats. So the window begins small, and doubles while all its tokens are right (as TCP's slow
+// start does).
 void Pace::adapt_window(std::size_t num_accepted) {
     std::size_t first = 0;
     while (first < tokens_.size() && !rates_.of(tokens_[first].source).copies()) {

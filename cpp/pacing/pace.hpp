@@ -5,8 +5,8 @@
 // time (the renewal-reward argument: Dinkelbach 1967 for the ratio). rho is at least the rate of plain decoding, so a
 // draft that does not pay is not made; and rho is at most what the next rounds may earn.
 //
-// Decisions are made before a token is drawn, from costs, earlier outcomes and the tokens drafted so far. So they
-// cannot change what is sampled.
+// Decisions are made before a token is drawn, from costs, earlier outcomes and the tokens drafted so far. So the
+// decisions cannot change which tokens are sampled.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 #include "pacing/cost_model.hpp"
 #include "pacing/pace_constants.hpp"
 
-// The pace's counters: what it expected, and what it spent on finding out.
+// The pace's counters: its predictions, and the time lost by trying drafts that might not pay.
 #define SPECLLAMA_PACE_COUNTERS(X)                                                                 \
     X(double, plain_seconds, "Seconds of decoding one token plainly, as last measured.")           \
     X(double, exploring_seconds, "Seconds lost in rounds that drafted although it might not pay.") \
@@ -43,7 +43,7 @@ struct PaceCounters {
     std::array<std::size_t, num_idle> idle_rounds{};  // rounds that drafted nothing, by Idle
 };
 
-// What rounds are expected to emit, and the time they take.
+// The tokens that rounds are expected to emit, and the time that the rounds take.
 struct Yield {
     double rounds = 0.0;
     double tokens = 0.0;
@@ -74,7 +74,7 @@ public:
         std::size_t count = 0;
         std::size_t offer = 0;  // the number of the offer
     };
-    // By offer: what is expected of the tokens that a drafter could draft at no cost.
+    // The tokens that could be drafted without a decode: for each offer, the Expectation of each of its tokens.
     using Offers = std::vector<std::vector<Expectation>>;
 
     // priors: of all drafters, by Source.
@@ -82,7 +82,7 @@ public:
         : constants_(constants), rates_(priors, constants), window_(static_cast<std::size_t>(constants.first_window)) {}
 
     void begin_generation();
-    // The generation has ended after num_tokens tokens. max_tokens: the most that it might have had.
+    // The generation has ended after num_tokens tokens. max_tokens: the most tokens that it might have had.
     void end_generation(std::size_t num_tokens, std::size_t max_tokens);
 
     // Adds a drawer: a drafter that draws its tokens, which costs decodes of at most n_batch tokens. Each decode gives
@@ -94,14 +94,14 @@ public:
     // The number of the drawer that this round uses.
     std::size_t drawer() const { return drawer_; }
 
-    // Sets the costs of batches that several texts share. What one text drafts holds up all texts. So the text pays for
-    // all the time that its tokens add, and this time is worth what all texts together would earn in it.
+    // Sets the costs of batches that several texts share. The drafts of one text hold up all texts. So the text pays
+    // for all the time that its tokens add, and this time is worth the tokens that all texts together would earn in it.
     //   texts: how many texts share a batch, with this one.
-    //   others: how many tokens the other texts bring to it.
-    //   target: what the target's batches cost.
-    //   num_drawing: how many texts share the draft's batches, with this one. While a text draws alone, the others
-    //   wait.
-    //   drafts: by drawer, what the draft's batches cost. A drawer without an entry keeps its own costs.
+    //   others: how many tokens the other texts bring to the batch.
+    //   target: the costs of the target's batches.
+    //   num_drawing: how many texts share the draft's batches, with this one. While a text draws alone, the other
+    //   texts wait.
+    //   drafts: by drawer, the costs of the draft's batches. A drawer without an entry keeps its own costs.
     void share(std::size_t texts, std::size_t others, const CostModel & target, std::size_t num_drawing,
                const std::vector<const CostModel *> & drafts) {
         texts_ = texts;
@@ -112,30 +112,31 @@ public:
     }
 
     // Decides for each drawer whether decoding its `missing` tokens pays: whether its drafts, of at most `most` tokens,
-    // are likely to save more time than that in a text of at most max_tokens, even if a better drawer drafts, too. The
-    // answers are written to `pay`. Entries of `pay` that are false stay false.
+    // are likely to save more time than decoding them takes, in a text of at most max_tokens, and even if a better
+    // drawer drafts, too. The answers are written to `pay`. Entries of `pay` that are false stay false.
     void weigh_prompts(const std::vector<std::size_t> & missing, std::size_t most, std::size_t max_tokens,
                        std::vector<bool> & pay);
 
-    // To be called when decoding a drawer's prompt does not pay. Returns whether the drawer is to be measured all the
-    // same: a drawer that is not used would never be measured again. If so, its known speed is not trusted any more.
+    // To be called when decoding a drawer's prompt does not pay. Returns whether the drawer is to be measured
+    // nevertheless, because a drawer that is not used would never be measured again. If so, its known speed is not
+    // trusted any more.
     bool probes(std::size_t drawer);
 
     // most: the most tokens that may be drafted. missing: by drawer, the tokens that it has to decode before it can
     // draw (1 if it is in step); 0 if it cannot draw in this round.
     void begin_round(std::size_t most, const std::vector<std::size_t> & missing);
 
-    // The most tokens that an offer needs. Finding more would be useless work, because no more are taken.
+    // The most tokens that an offer needs. Finding more tokens would be useless work, because no more are taken.
     std::size_t reach() const { return std::max<std::size_t>(window_, 16); }
 
-    // Decides what to do next in this round. `offers`: what could be drafted from here on, at most `most` tokens each.
+    // Decides what to do next in this round. `offers`: the tokens that could be drafted next without a decode.
     Decision decide(const Offers & offers);
 
     // Expectation::before of the drawer's next token: the bucket of the token before it.
     std::size_t before() const;
 
-    // Says that a token was drafted. After a drawn token the drawer has 1 token to decode; after each other token one
-    // more.
+    // Says that a token was drafted. After a drawn token the drawer has 1 token to decode; after a token of another
+    // drafter it has one more than before.
     void drafted(const Expectation & token);
 
     // Ends a round: the target's batch took verify_seconds, and the first num_accepted drafts were accepted.
@@ -160,8 +161,9 @@ private:
         std::size_t n_batch;
         std::size_t block;
         CostModel costs;
-        Yield yield;  // the fading sum of the rounds that began with one of its tokens, without the time of catching up
-        std::size_t spared;  // how many prompts it has not decoded since it was last used or measured
+        // The fading sum of the rounds that began with a token of this drawer, without the time of catching up.
+        Yield yield;
+        std::size_t spared;  // how many prompts the drawer has not decoded since it was last used or measured
     };
 
     // The drawer of this round.
@@ -175,10 +177,10 @@ private:
     double rate() const;
     double earned() const;
     std::size_t plain_interval() const;
-    // What the beginning of an offer is worth.
+    // The value of the first tokens of an offer.
     struct Part {
-        double net;       // the tokens that it gains, less those that its time is worth
-        double survival;  // the probability that all of it, and of what was drafted before, is accepted
+        double net;       // the tokens that the part gains, less the tokens that its time is worth
+        double survival;  // the probability that the part, and all tokens drafted before it, are accepted
     };
 
     std::vector<Part> parts_of(const std::vector<Expectation> & offer, double rho) const;
@@ -210,14 +212,14 @@ private:
     std::size_t most_ = 0;
     std::size_t missing_ = 0;
     std::size_t missing_at_first_ = 0;
-    bool exploring_ = false;       // the drawer may draft although it may not pay
-    bool measures_ = false;        // the drawer draws one token, to see what that costs
-    std::size_t num_drawn_ = 0;    // how many tokens were drawn
+    bool exploring_ = false;       // the drawer may draft although this may not pay
+    bool measures_ = false;        // the drawer draws one token, to measure the cost
+    std::size_t num_drawn_ = 0;    // how many tokens the drawer has drawn
     Idle idle_ = Idle::measuring;  // the reason, if this round drafts nothing
     double survival_ = 1.0;        // the probability that all tokens drafted so far are accepted
     std::vector<Expectation> tokens_;
 
-    // The state of this text, and fading sums over those before it.
+    // The state of this text, and fading sums over the texts before it.
     std::size_t num_emitted_ = 0;
     std::size_t max_tokens_ = std::numeric_limits<std::size_t>::max();
     double answer_tokens_ = 0.0;
@@ -225,7 +227,7 @@ private:
 
     // Fading sums over all rounds.
     Yield of_all_;
-    double credit_ = 0.0;  // what exploring may cost, in plain decodes
+    double credit_ = 0.0;  // the time that may still be lost by drafts that may not pay, in plain decodes
     PaceCounters counters_;
     std::size_t since_plain_ = 0;  // rounds since plain decoding was measured
     std::size_t window_;           // the most tokens that one decision takes from an offer

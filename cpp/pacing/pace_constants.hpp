@@ -1,7 +1,7 @@
 // The constants of the pace, in one table. Knows neither llama.cpp nor Python.
 //
-// `scripts/replay.py --constants` prints how much the speedup changes if a constant is halved or doubled. For most of
-// them it is less than 0.4 %, which is noise.
+// `scripts/replay.py --constants` prints how much the speedup changes if a constant is halved or doubled. For most
+// constants the change is less than 0.4 %, which is noise.
 #pragma once
 
 // X(name, value, its unit, and why it has this value)

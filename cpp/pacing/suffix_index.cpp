@@ -22,7 +22,7 @@ void SuffixIndex::truncate(std::size_t count) {
         const std::size_t last = tokens_.size() - 1;
         for (Grams & grams : grams_) {
             if (last + 1 >= grams.length) {
-                // The n-gram that was linked last is the head of its chain.
+                // The n-gram that was linked last is the head of its chain, so the n-gram before it is the new head.
                 grams.heads[slot(grams, last)] = grams.previous[last];
             }
             grams.previous.pop_back();

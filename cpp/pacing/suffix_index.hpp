@@ -1,8 +1,8 @@
 // An index that finds where the end of a growing text has occurred before. Knows neither llama.cpp nor Python.
 //
-// It has hash chains, as LZ77 compressors do: every n-gram of a few fixed lengths is linked to its previous occurrence.
-// The longest match is looked for among the most recent occurrences of the longest n-gram that has any. Appending costs
-// O(1) amortised and finding O(1), whatever the length; forgetting the last tokens costs O(1) each.
+// The index has hash chains, as LZ77 compressors do: every n-gram of a few fixed lengths is linked to its previous
+// occurrence. The longest match is looked for among the most recent occurrences of the longest n-gram that has any.
+// Appending costs O(1) amortised and finding O(1), whatever the length; forgetting the last tokens costs O(1) each.
 #pragma once
 
 #include <array>
@@ -15,11 +15,11 @@ namespace specllama {
 class SuffixIndex {
 public:
     static constexpr std::size_t min_match = 2;     // shorter matches promise too little
-    static constexpr std::size_t max_match = 64;    // longer ones count as this long
-    static constexpr std::size_t max_visited = 16;  // occurrences looked at
+    static constexpr std::size_t max_match = 64;    // longer matches count as this long
+    static constexpr std::size_t max_visited = 16;  // the most occurrences that one search looks at
 
     struct Match {
-        std::size_t next = 0;       // index of the token that followed then; <= size()
+        std::size_t next = 0;       // index of the token that followed the match; <= size()
         std::size_t length = 0;     // how many tokens agree, 0 if there is no match
         std::size_t num_other = 0;  // how many matches of this length were followed by another token
     };
@@ -42,7 +42,7 @@ private:
     // All n-grams of one length, each under the index of its last token.
     struct Grams {
         std::size_t length;
-        std::vector<uint32_t> previous;  // [size]: index + 1 of the last n-gram before with the same hash; 0 for none
+        std::vector<uint32_t> previous;  // [size]: index + 1 of the previous n-gram with the same hash; 0: none
         std::vector<uint32_t> heads;     // [power of two]: index + 1 of the last n-gram with this hash
     };
 

@@ -10,7 +10,7 @@
 
 namespace specllama {
 
-// Writes a draft's logits to out [num_target], by the target's tokens. A token that cannot be drafted gets minus
+// Writes a draft's logits to out [num_target], at the target's tokens. A token that cannot be drafted gets minus
 // infinity. drafted: for each token of the draft, the target's token that it drafts; -1: none. listed: the draft's
 // tokens whose logits were computed; null: all. Returns how many tokens can be drafted.
 std::size_t spread(const std::vector<int32_t> & drafted, std::size_t num_target, const float * logits,
@@ -22,7 +22,8 @@ public:
     // Throws std::invalid_argument for an entry that is no token.
     TokenMap(std::vector<int32_t> read, std::vector<int32_t> drafted);
 
-    // The draft's token for a token of the target. A number below 0, as for a part of an image, stays as it is.
+    // The draft's token for a token of the target. A number below 0, which stands for a part of an image, stays as it
+    // is.
     int32_t read(int32_t token) const { return token < 0 ? token : read_[static_cast<std::size_t>(token)]; }
     // Whether all tokens that can be drafted have equal ids in both vocabularies, so that logits need no mapping.
     bool keeps_ids() const { return keeps_ids_; }

@@ -16,7 +16,7 @@ namespace {
 // has more than most_part bytes. Texts of this length fit the tokenizer's stack, whatever they contain.
 constexpr std::size_t least_part = 64;
 constexpr std::size_t most_part = 96;
-constexpr std::size_t longest_part = 144;  // the limit if the part would end within a character
+constexpr std::size_t longest_part = 144;  // bytes; the limit where a shorter part would end within a character
 
 bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U; }
 bool is_letter(char byte) {
@@ -57,7 +57,7 @@ bool ends_within_character(std::string_view text) {
            character(text.substr(text.size() - back)) != back;
 }
 
-// Whether `piece` begins a word. Every tokenizer cuts a text there, whatever comes before and after.
+// Whether `piece` begins a word. Every tokenizer cuts a text before such a word, whatever text surrounds it.
 bool begins_word(std::string_view before, std::string_view piece) {
     return piece.size() > 1 && piece[0] == ' ' && is_letter(piece[1]) && is_printed(before.back());
 }
@@ -71,7 +71,8 @@ bool begins_part(std::string_view before, std::string_view piece) {
            (size > longest_part || (!is_continuation(piece[0]) && !ends_within_character(before)));
 }
 
-// The token that stands for a text. If several tokens have this text, it is the first that is no byte, else the first.
+// The token that stands for a text. If several tokens have this text, it is the first one that is no byte token, else
+// the first.
 struct Named {
     int32_t token;
     bool is_byte;
@@ -260,7 +261,8 @@ const std::vector<int32_t> & TranslatedText::read(const std::vector<int32_t> & t
         num_unchanged_ = draft_tokens_.size();
         return draft_tokens_;
     }
-    // A part that begins at the first token that changed might not begin there now.
+    // A part that began at the first changed token might not begin there now. So this part is dropped, and the part
+    // before it is read again.
     while (!parts_.empty() && parts_.back().first > 0 && parts_.back().first >= same) {
         parts_.pop_back();
     }
@@ -295,7 +297,7 @@ const std::vector<int32_t> & TranslatedText::read(const std::vector<int32_t> & t
     end_part();
     text_ = text;
     if (draft_tokens_.empty()) {
-        draft_tokens_.push_back(std::max(translation_.opening(), 0));  // there is nothing else to decode
+        draft_tokens_.push_back(std::max(translation_.opening(), 0));  // the draft must have a token to decode
     }
     return draft_tokens_;
 }

@@ -2,8 +2,7 @@
 //
 // TLI (Timor et al., "Accelerating LLM Inference with Lossless Speculative Decoding Algorithms for Heterogeneous
 // Vocabularies", ICML 2025, arXiv 2502.05202, algorithm 4): the draft's distribution is restricted to the tokens whose
-// text both vocabularies have. What the draft has read decides how good its tokens are, and never whether they are
-// exact.
+// text both vocabularies have. A draft that reads the text badly drafts worse tokens, but the output stays exact.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +17,9 @@
 
 namespace specllama {
 
-// What all texts of a target and its draft share. A token is called `of text` if it writes something and does not end a
-// text. Only such tokens are drafted. In place of any other token of the target, the draft reads its own token of the
-// same name or role, or nothing.
+// The data that all texts of a target and its draft share. A token is called `of text` if it writes something and does
+// not end a text. Only such tokens are drafted. In place of any other token of the target, the draft reads its own
+// token of the same name or role, or nothing.
 class Translation {
 public:
     // roles: tokens of the target, each with the draft's token of the same role. opening: the token that the draft's
@@ -28,7 +27,8 @@ public:
     Translation(const LlamaApi & api, const llama_vocab * target, const llama_vocab * draft,
                 const std::vector<std::pair<int32_t, int32_t>> & roles, int32_t opening);
 
-    // For each token of the draft, the target's token with its text; -1: there is none. Each occurs at most once.
+    // For each token of the draft, the target's token with the same text; -1: there is none. Each token of the target
+    // occurs at most once.
     const std::vector<int32_t> & drafted() const { return drafted_; }
     // How many different texts the target's tokens have, how many of these texts the draft's tokens have, too, and how
     // many different texts the draft's tokens have.
@@ -40,12 +40,12 @@ public:
     // Whether the target's tokenizer puts a space before each text.
     bool target_adds_space() const { return target_adds_space_; }
 
-    // What a token of the target writes; empty if it is not of text.
+    // The text that a token of the target writes; empty if the token is not of text.
     std::string_view piece(int32_t token) const;
     // The token that the draft reads in place of a token that is not of text; -1: nothing.
     int32_t special(int32_t token) const;
-    // Appends the draft's tokens of a text. as_beginning: whether nothing comes before this text. What the draft cannot
-    // write is left out. A part of a character becomes the draft's tokens of its bytes, if there are any.
+    // Appends the draft's tokens of a text. as_beginning: whether nothing comes before this text. Characters that the
+    // draft cannot write are left out. A part of a character becomes the draft's tokens of its bytes, if there are any.
     void tokenize(std::string_view text, bool as_beginning, std::vector<int32_t> & out) const;
     // Appends the draft's tokens of one token of the target, which follows a text that was read before.
     void read_token(int32_t token, std::vector<int32_t> & out) const;
@@ -63,10 +63,10 @@ private:
     std::vector<int32_t> drafted_;
     std::vector<int32_t> read_;
     std::vector<int32_t> specials_;  // [tokens of the target]: see special()
-    std::string pieces_;             // what the target's tokens write, one after the other
+    std::string pieces_;             // the texts of the target's tokens, one after the other
     std::vector<std::size_t> ends_;  // where each token's piece ends in `pieces_`
-    std::vector<int32_t> bytes_;     // [256]: the draft's tokens of one byte; -1: it has none
-    std::vector<int32_t> guard_;     // the draft's tokens of "\n", if it puts a space before each text; else empty
+    std::vector<int32_t> bytes_;     // [256]: the draft's token of each byte; -1: there is none
+    std::vector<int32_t> guard_;     // the draft's tokens of "\n", if its tokenizer puts a space before each text
     bool target_adds_space_ = false;
     int32_t opening_ = -1;
     std::size_t num_of_text_ = 0;
@@ -74,9 +74,9 @@ private:
     std::size_t num_common_ = 0;
 };
 
-// One text as the draft reads it. The text is tokenized in parts. Each is long enough to be cut as the whole text would
-// be, and begins at a word if possible. Where it begins depends only on the target's tokens up to there: what is read
-// of a text does not depend on what was read before.
+// One text as the draft reads it. The text is tokenized in parts. Each part is long enough to be cut into tokens as the
+// whole text would be, and begins at a word if possible. Where a part begins depends only on the target's tokens up to
+// this place: so the result for a text does not depend on the texts that were read before.
 class TranslatedText {
 public:
     explicit TranslatedText(const Translation & translation) : translation_(translation) {}
@@ -85,7 +85,7 @@ public:
     const std::vector<int32_t> & read(const std::vector<int32_t> & text);
     // What the last read() returned.
     const std::vector<int32_t> & draft_tokens() const { return draft_tokens_; }
-    // How many of these tokens, from the first on, the last read() did not change.
+    // How many draft tokens, from the first on, the last read() did not change.
     std::size_t num_unchanged() const { return num_unchanged_; }
     // Bytes that were tokenized since the beginning.
     std::size_t num_tokenized() const { return num_tokenized_; }
@@ -104,7 +104,7 @@ private:
     std::vector<int32_t> text_;
     std::vector<int32_t> draft_tokens_;
     std::vector<Part> parts_;
-    std::string open_;  // the text of the last part, while it is not tokenized yet
+    std::string open_;  // the text of the last part, while this part is not tokenized yet
     std::size_t num_unchanged_ = 0;
     std::size_t num_tokenized_ = 0;
 };
