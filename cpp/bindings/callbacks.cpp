@@ -101,7 +101,8 @@ DraftingFunction drafting_function(const py::object & function) {
                 if (!error.matches(PyExc_Exception)) {
                     throw;
                 }
-                // This is no Python exception, because the loop catches it without the GIL.
+                // A std::runtime_error replaces the Python exception, because the loop catches the error without the
+                // GIL.
                 throw std::runtime_error(static_cast<std::string>(py::str(error.value())));
             }
         });

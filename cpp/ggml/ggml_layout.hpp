@@ -1,7 +1,7 @@
 // ggml's internal structures, as far as a buffer type of weights needs them.
 //
-// ggml promises none of this. tests/kernels/test_ggml_layout.py compares it with ggml's own headers, and ggml_probe
-// checks it in the loaded library before anything relies on it.
+// ggml does not promise to keep these structures. tests/kernels/test_ggml_layout.py compares them with ggml's own
+// headers, and ggml_probe checks them in the loaded library before anything relies on them.
 #pragma once
 
 #include <cstddef>
@@ -41,8 +41,8 @@ struct Tensor {
     char padding[8];
 };
 
-// Where ggml's structure of a buffer type has its functions, counted in pointers. Its device stands after them, then
-// its context.
+// The places of the functions in ggml's structure of a buffer type, counted in pointers. The pointer to the device
+// follows the functions, and the pointer to the context follows the device.
 struct BufferTypeLayout {
     int name;
     int alloc_buffer;
@@ -76,7 +76,8 @@ constexpr int kMostPointers = 16;
 
 // The first functions of a buffer, by their places.
 enum BufferFunction { kFree, kGetBase, kInitTensor, kMemset, kSetTensor, kGetTensor };
-// The last three functions copy a tensor, clear the buffer and reset it. The buffer's type stands right after them.
+// The last three functions of a buffer copy a tensor, clear the buffer and reset it, so the copying one is the third
+// from the end. The pointer to the buffer's type follows the functions.
 constexpr int kCopyTensorFromEnd = 3;
 // How many functions a buffer has: newer releases have two more, for strided data, before the last three.
 constexpr int kNumFunctions[] = {9, 11};

@@ -1,6 +1,7 @@
 // One MUL_MAT of a cache with the queries (or the attention weights) of its heads, divided among ggml's threads.
-// Without flash attention, attention consists of such products. The router of a mixture of experts is computed here,
-// too: its product of few rows of floats must not depend on the batch, or another expert might be chosen.
+// Without flash attention, attention consists of such products. The router of a mixture of experts is a product of few
+// rows of floats, and is computed here, too: if its result depended on the other tokens of the batch, another expert
+// might be chosen.
 #pragma once
 
 #include <cstdint>
