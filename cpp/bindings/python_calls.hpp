@@ -2,7 +2,7 @@
 //
 // When the interpreter ends, a thread that wants the lock never gets it. Up to Python 3.13, the thread is ended by
 // pthread_exit. If this unwinds through a destructor or a catch (...), the process aborts. From 3.14 on, the call never
-// returns. This file does the same for all versions: the thread stays where it is, with all that it holds.
+// returns. This file does the same for all versions: the thread sleeps for good, and keeps all that it holds.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -109,7 +109,7 @@ auto with_gil(Call call) {
     try {
         return call();
     } catch (const pybind11::error_already_set & error) {
-        throw PythonError{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
+        throw PythonError{error};  // NOLINT(bugprone-std-exception-baseclass): so that the loop does not catch it
 #ifdef __GLIBCXX__
     } catch (const abi::__forced_unwind &) {
         stay_for_good();

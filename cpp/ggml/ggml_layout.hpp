@@ -14,7 +14,7 @@ constexpr int kMaxSources = 10;
 constexpr int kMaxOpParams = 64;  // bytes
 constexpr int kMaxName = 64;
 
-// Types of tensors. Files depend on their numbers, so they do not change.
+// The numbers of tensor types. GGUF files hold these numbers, so the numbers do not change.
 constexpr int kFloat = 0;   // GGML_TYPE_F32
 constexpr int kHalf = 1;    // GGML_TYPE_F16
 constexpr int kQ8 = 8;      // GGML_TYPE_Q8_0
@@ -91,8 +91,8 @@ struct ComputeParams {
     void * threadpool;
 };
 
-// These classes stand for ggml::cpu::tensor_traits and ggml::cpu::extra_buffer_type. They have the same virtual
-// functions in the same order.
+// These classes stand for ggml::cpu::tensor_traits and ggml::cpu::extra_buffer_type: they have ggml's virtual
+// functions, in ggml's order.
 class TensorTraits {
 public:
     virtual ~TensorTraits() = default;

@@ -17,7 +17,7 @@ public:
     CacheProduct(const kernels::FloatKernels & kernels, const ggml::Tensor * op);
 
     // Whether the first source of the operation is a view of a cache: rows of numbers that fill whole lanes. Weights
-    // are no view, but those of a router are accepted by their name.
+    // are no view, but the weights of a router are accepted because of their name.
     static bool fits(const ggml::Tensor * op);
 
     void compute(const ggml::ComputeParams & params) const;

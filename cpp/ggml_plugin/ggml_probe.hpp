@@ -1,4 +1,5 @@
-// Finds out how the loaded ggml is laid out, as far as our kernels depend on it, before anything is changed.
+// Finds out how the loaded ggml is laid out, as far as our kernels depend on it, before our code changes anything in
+// ggml.
 #pragma once
 
 #include <optional>

@@ -20,7 +20,7 @@ namespace {
 
 thread_local bool taking = false;
 
-// The panels that this thread's decode needs of these weights; null: all.
+// The panels (of kPanelRows rows each) that this thread's decode needs of these weights; null: all panels.
 const WantedPanels * wanted_of(const ggml::Tensor * weights) {
     // A model that uses one matrix for input and output has only token_embd.weight.
     constexpr const char * kOutputs[] = {"output.weight", "token_embd.weight"};

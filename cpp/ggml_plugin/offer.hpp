@@ -13,7 +13,7 @@ namespace specllama {
 struct BufferTypeLists {
     std::uintptr_t registry = 0;  // ggml's registry of its CPU backend
     std::uintptr_t used = 0;      // ggml_backend_cpu_get_extra_buffer_types(): whose kernels compute an operation
-    std::uintptr_t offered = 0;   // ggml_backend_dev_get_extra_bufts(device): what a model's weights can be put into
+    std::uintptr_t offered = 0;   // ggml_backend_dev_get_extra_bufts(device): types for a model's weights
 };
 
 // Offers a buffer type to all models that are loaded from now on, before the other buffer types. May be called once in

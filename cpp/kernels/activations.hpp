@@ -11,7 +11,8 @@ namespace specllama::kernels {
 // A tile holds several columns. For each block of the weights it has, one after the other,
 //   - codes: [values / 4][columns][4] bytes; or, if wide (see InstructionSet), [values / 4][2][columns][2] int16:
 //   values 0 and 2, then 1 and 3
-//   - sums: [num_scales / 2][columns][2] int16: the sums of the codes over two spans; without scales [columns] int32
+//   - sums: [num_scales / 2][columns][2] int16: the sums of the codes over two spans (see Layout); without scales
+//   [columns] int32
 //   - d: [columns] float: the value of a code of 1.
 // So a kernel finds everything at a fixed distance from one pointer.
 struct TileShape {

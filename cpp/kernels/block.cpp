@@ -138,8 +138,8 @@ void take_iq4_xs(const uint8_t * __restrict source, Block & __restrict block) {
     }
 }
 
-// Takes an MXFP4 block apart. Its scale is a power of two. Here d is half of it, because kFp4Values holds twice the
-// values.
+// Takes an MXFP4 block apart. Its scale is a power of two. Here d is half of that scale, because kFp4Values holds twice
+// the values.
 void take_mxfp4(const uint8_t * source, Block & block) {
     const int power = source[0];
     block.d = static_cast<uint16_t>(power < 2 ? 0x20 << power : (power - 1) << 7);

@@ -141,7 +141,7 @@ inline float exp_of(float x) {
     return F::first(exp_of<F>(F::spread(x)));
 }
 
-// cap * tanh(x / cap). It is written with two powers of e, one of which is 1, so that no exponent is above 0.
+// cap * tanh(x / cap). The formula here has two powers of e, one of which is 1, so that no exponent is above 0.
 template <class F>
 inline typename F::Floats capped(typename F::Floats x, float cap) {
     const typename F::Floats zero = F::spread(0.0F);

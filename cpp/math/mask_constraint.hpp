@@ -52,9 +52,10 @@ private:
     Source source_;
     Test test_;
     std::vector<std::int32_t> probes_;
-    std::vector<std::int32_t> steps_;      // the text whose positions places_ describes
-    std::map<std::size_t, Place> places_;  // by the number of tokens before the position. Kept for the second who asks:
-                                           // both the draft and the target do
+    std::vector<std::int32_t> steps_;  // the text whose positions places_ describes
+    // By the number of tokens before the position. Places are kept because the draft and the target both ask about
+    // them.
+    std::map<std::size_t, Place> places_;
 };
 
 }  // namespace specllama

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def make_best_draft(arguments: argparse.Namespace) -> str:
-    """Write a model with the type with which it drafts fastest for its target.
+    """Write a model with the type of weights with which it drafts fastest for its target.
 
     Returns:
         The path of the new file, or of the model itself if no other type is faster.

@@ -20,7 +20,7 @@ class RenderedPrompt:
 
 @dataclasses.dataclass(frozen=True)
 class Prompt:
-    """A message, and where it came from."""
+    """A user's message, with its name and category."""
 
     id: str
     """The name of the prompt within its file, such as ``HumanEval/0``."""

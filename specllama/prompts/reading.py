@@ -16,7 +16,7 @@ from .prompt import Prompt
 _JSON_LINES = (".jsonl", ".json")
 _LONGEST = 64 << 20  # the most bytes of a file of prompts
 _TEXT = "text"  # the category of prompts without one
-# The instruction under which instruct models are usually given HumanEval; its tasks are the beginnings of functions.
+# The instruction that instruct models usually get with a HumanEval task, which is the beginning of a function.
 _HUMANEVAL = "Complete this Python function. Answer with the code only.\n\n```python\n{}\n```"
 
 

@@ -1,4 +1,4 @@
-// The kernels of attention, for tests: they run over one head of a cache.
+// The kernels of attention over one head of a cache, for tests.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
