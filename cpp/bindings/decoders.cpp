@@ -135,7 +135,7 @@ void bind_sequence_class(py::module_ & module) {
         .def("tokens",
              [](const Sequence & self) {
                  const auto copy = [&self] {
-                     const GilReleased released;  // the thread that uses the memory may be waiting for the GIL
+                     const GilReleased released;  // a thread that holds the memory's lock may wait for the GIL
                      return self.copy_tokens();
                  };
                  return to_array(copy());

@@ -71,7 +71,7 @@ constexpr KnownInterface kInterfaces[] = {
     {1, 2, {0, 1, 2, 3, 4, 5, 6}},
     {3, 3, {0, 1, 3, 4, 5, 7, 8}},  // ggml 0.26 has two more functions, for several tensors, which may be null
 };
-// An upper bound of the pointers in a buffer type.
+// An upper bound of the number of pointers in a buffer type.
 constexpr int kMostPointers = 16;
 
 // The first functions of a buffer, by their places.

@@ -177,7 +177,7 @@ void FlashAttention::attend_in_parts(const ggml::ComputeParams & params) const {
     for (int64_t item = items * params.ith / params.nth; item < items * (params.ith + 1) / params.nth; ++item) {
         const int64_t chunk = item / of_stream % num_chunks_;
         const int64_t unit = item / of_stream / num_chunks_ * of_stream + item % of_stream;
-        const bool fetches = unit % blocks_ == 0;  // once for each head
+        const bool fetches = unit % blocks_ == 0;  // the first unit of each head fetches
         kernels::attend_to_chunk(kernels_, type_, queries_of(unit_of(unit)), key_->ne[1], chunk, fetches,
                                  part(params, unit, chunk));
     }

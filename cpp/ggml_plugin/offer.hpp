@@ -12,7 +12,7 @@ namespace specllama {
 // Where ggml says which buffer types there are.
 struct BufferTypeLists {
     std::uintptr_t registry = 0;  // ggml's registry of its CPU backend
-    std::uintptr_t used = 0;      // ggml_backend_cpu_get_extra_buffer_types(): whose kernels compute an operation
+    std::uintptr_t used = 0;      // ggml_backend_cpu_get_extra_buffer_types(): types that compute operations
     std::uintptr_t offered = 0;   // ggml_backend_dev_get_extra_bufts(device): types for a model's weights
 };
 

@@ -274,7 +274,8 @@ inline void add_block(const uint8_t * panel, const uint8_t * tile, typename Isa:
     }
 }
 
-// Flattened, because sums must stay in registers: GCC had left Q5_0's steps for five columns and more as calls.
+// Flattened, because sums must stay in registers: without this attribute, GCC left Q5_0's steps for five columns and
+// more as calls.
 template <class Isa, int type, int columns>
 [[gnu::flatten]] void multiply_panel(const uint8_t * panel, int64_t num_blocks, const uint8_t * tile, float * out,
                                      int64_t stride) {

@@ -31,7 +31,7 @@ Tokens backwards(const SamplerParams & params, const int32_t * recent, std::size
 std::vector<std::size_t> repeated(const Tokens & tokens) {
     std::vector<std::size_t> lengths(tokens.size(), 0);
     std::size_t left = 0;
-    std::size_t right = 0;  // [left, right) is known to equal the beginning
+    std::size_t right = 0;  // the tokens [left, right) are known to equal the first ones
     for (std::size_t k = 1; k < tokens.size(); ++k) {
         std::size_t length = k < right ? std::min(lengths[k - left], right - k) : 0;
         while (k + length < tokens.size() && tokens[length] == tokens[k + length]) {

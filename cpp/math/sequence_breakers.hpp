@@ -24,7 +24,7 @@ public:
     bool breaks_alone(int32_t token) const;
 
 private:
-    std::unordered_map<int32_t, std::shared_ptr<const Rests>> rests_;  // by the first token
+    std::unordered_map<int32_t, std::shared_ptr<const Rests>> rests_;  // by the breakers' first token
 };
 
 }  // namespace specllama

@@ -130,7 +130,7 @@ void temper_all(const SamplerParams & params, const float * logits, std::size_t 
         const double surprise = entropy(logits, n, top, sum_exp(logits, n, top, 1.0F));
         temperature = static_cast<float>(std::min<double>(temperature_at(params, surprise, slots), largest_float));
     }
-    const float scale = std::min(1.0F / temperature, largest_float);  // keeps 0 * scale at 0
+    const float scale = std::min(1.0F / temperature, largest_float);  // finite, so that 0 * scale is 0
     normalise(probs, exp_all(logits, n, top, scale, probs));
 }
 

@@ -193,7 +193,8 @@ def _reporting_to(progress: Steps, num_modes: int) -> Callable[[Run | Call, int,
     turn: list[Run | Call] = []
 
     def on_run(run: Run | Call, done: int, total: int) -> None:
-        if turn and (turn[0].prompt_id, turn[0].repeat) != (run.prompt_id, run.repeat):  # the turn is incomplete
+        # A call of the previous turn has failed, so that turn never becomes complete.
+        if turn and (turn[0].prompt_id, turn[0].repeat) != (run.prompt_id, run.repeat):
             turn.clear()
         turn.append(run)
         line = None

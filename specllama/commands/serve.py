@@ -164,7 +164,7 @@ def run(arguments: argparse.Namespace) -> int:
             finally:
                 for worker in {app.state.worker, app.state.embedding_worker}:
                     worker.shut_down()
-                    worker.close()  # before the end of the block frees the model
+                    worker.close()  # now, since the end of the block frees the model
     return 0
 
 

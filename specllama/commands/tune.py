@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             if have_kernels:  # the first Llama is closed before, since two may not fit into memory
                 with errors_reported("llama.cpp's own kernels cannot be measured"):
                     result = _with_llama_cpps_kernels(arguments, result, progress)
-        finally:  # Ctrl-C leaves out the comparison only
+        finally:  # after Ctrl-C, only the comparison is missing
             progress.stop()
             found = json.dumps(result.to_dict(), allow_nan=False) if arguments.output == "json" else to_text(result)
             print(found, flush=True)

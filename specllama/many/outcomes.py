@@ -67,7 +67,7 @@ def _outcome(llama: EngineLlama, count: int, number: int, job: Job) -> Outcome:
         with job.take(llama.engine, count) as slot:
             return Outcome(number, job.run(slot, job.watch), None, job.watch.stats())
     except Stopped:
-        return Outcome(number, None, closed(), job.watch.stats())  # whoever has closed the Llama has stopped the text
+        return Outcome(number, None, closed(), job.watch.stats())  # texts are stopped when the Llama is closed
     except Exception as error:
         return Outcome(number, None, error, job.watch.stats())
 

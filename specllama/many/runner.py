@@ -202,7 +202,7 @@ class Runner(Iterator[_Item]):
         self.close()
 
     def __enter__(self) -> Self:
-        """The runner. The texts begin, and are closed at the end of the block."""
+        """Start the texts, and return the runner. The end of the block closes the runner."""
         self.start()
         return self
 

@@ -65,7 +65,7 @@ def limited(prompts: Iterable[Prompt], limit: int) -> list[Prompt]:
     """At most the first `limit` prompts of each category.
 
     Raises:
-        ValueError: a limit below 1.
+        ValueError: `limit` is below 1.
     """
     if limit < 1:
         raise ValueError(f"limit={limit}: give the number of prompts wanted of each category, at least 1")

@@ -1,4 +1,4 @@
-// The pace, which tests drive without models.
+// The pace (pacing/pace.hpp), which tests drive without models.
 #include "pacing/pace.hpp"
 #include "drafters/table.hpp"
 
