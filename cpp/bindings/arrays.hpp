@@ -28,8 +28,8 @@ inline TokenList make_list(std::size_t n_vocab, const Tokens & tokens) {
     return list;
 }
 
-// A curve says how many seconds batches of n tokens take. Costs are the target's curve, then that of each draft that
-// decodes.
+// A Curve maps the number of tokens in a batch to the seconds that the batch takes. Costs are the target's curve, then
+// the curve of each draft that decodes.
 using Curve = std::map<std::size_t, double>;
 using Costs = std::vector<Curve>;
 

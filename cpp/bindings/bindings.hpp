@@ -16,8 +16,8 @@ void bind_counters(pybind11::module_ & module);       // what is counted during 
 // Parts that need llama.cpp.
 void bind_libllama(pybind11::module_ & module);      // llama.cpp's functions
 void bind_logs(pybind11::module_ & module);          // llama.cpp's log messages
-void bind_vocabularies(pybind11::module_ & module);  // what is read from a model's vocabulary
-void bind_masks(pybind11::module_ & module);         // constraints: what may follow a text, as Python says
+void bind_vocabularies(pybind11::module_ & module);  // tokenizers, translations, sequence breakers
+void bind_masks(pybind11::module_ & module);         // constraints: Python says which tokens are allowed
 void bind_decoders(pybind11::module_ & module);      // decoders and their sequences
 void bind_scheduler(pybind11::module_ & module);     // many texts at once
 void bind_speculator(pybind11::module_ & module);    // the loop

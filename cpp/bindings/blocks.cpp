@@ -1,5 +1,5 @@
-// Blocks of Python code: some must not be entered while another thread is in them, some must not be freed while threads
-// are in them.
+// Records which threads are in a block of Python code, for callers that must not enter the block, or must not free what
+// the block uses, while another thread is in the block.
 #include <algorithm>
 #include <cstddef>
 #include <thread>
@@ -15,10 +15,11 @@ namespace specllama {
 
 namespace {
 
-// Records which threads are in a block; a thread that entered several times is recorded as often. The GIL guards it.
+// Records which threads are in a block; a thread that entered several times is recorded as many times. The GIL guards
+// the record.
 //
-// For Python, entering and leaving are one step each: the exception of a signal comes before or after it. In a Python
-// function the exception could come in the middle, too, and a thread that has left would be recorded for good.
+// For Python, entering and leaving are one step each: the exception of a signal comes before or after the step. In a
+// Python function the exception could come in the middle, too, and a thread that has left would stay recorded.
 class Block {
 public:
     explicit Block(py::object refuse) : refuse_(std::move(refuse)) {}
@@ -34,7 +35,7 @@ public:
 
     void leave() {
         const auto found = std::find(threads_.begin(), threads_.end(), std::this_thread::get_id());
-        if (found != threads_.end()) {  // none if another thread began the generator that this one ends
+        if (found != threads_.end()) {  // absent if another thread entered: a generator can end in a different thread
             threads_.erase(found);
         }
     }

@@ -29,7 +29,7 @@ using Probabilities = py::array_t<double, py::array::c_style | py::array::forcec
 }
 
 // Calls function(history, scores), where scores is a copy of the row of logits. The function may write into this copy.
-// The scores that it returns become the logits.
+// The returned scores become the logits.
 void process(const py::object & function, const Tokens & history, std::vector<float> & logits) {
     const py::object result = called(function, history, Scores(static_cast<py::ssize_t>(logits.size()), logits.data()));
     const auto processed = Scores::ensure(result);
@@ -101,7 +101,8 @@ DraftingFunction drafting_function(const py::object & function) {
                 if (!error.matches(PyExc_Exception)) {
                     throw;
                 }
-                // This is no Python exception, because the loop catches it without the GIL.
+                // A std::runtime_error replaces the Python exception, because the loop catches the error without the
+                // GIL.
                 throw std::runtime_error(static_cast<std::string>(py::str(error.value())));
             }
         });

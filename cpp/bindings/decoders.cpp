@@ -39,7 +39,7 @@ const char * name_of(Rollback rollback) {
     return "none";
 }
 
-// listed: the tokens whose logits are computed; None for all. It must not change meanwhile.
+// listed: the tokens whose logits are computed; null: all tokens. The list must not change during the call.
 void decode(Sequence & self, const Tokens & tokens, std::size_t first_output, const TokenList * listed,
             bool keeps_states) {
     if (keeps_states && self.decoder().state_size() == 0) {
@@ -53,8 +53,8 @@ void decode(Sequence & self, const Tokens & tokens, std::size_t first_output, co
     Sequence::decode_together(&addition, 1);
 }
 
-// Returns the hidden states [count][state_size] of the first `count` tokens of the last batch, which must have kept
-// them.
+// Returns the hidden states [count][state_size] of the first `count` tokens of the last batch, which must have been
+// decoded with keeps_states.
 py::array_t<float> states(const Sequence & self, std::size_t count) {
     std::vector<float> found;
     self.copy_states(0, count, found);
@@ -70,7 +70,7 @@ Row logits(Sequence & self, std::size_t i) {
     return Row(static_cast<py::ssize_t>(self.decoder().n_vocab()), self.logits(i));
 }
 
-// Makes the taps of hidden states. llama.cpp may call them as long as the context exists that was made with them.
+// Makes the taps of hidden states. llama.cpp may call the taps as long as the context that was made with them exists.
 std::shared_ptr<Taps> make_taps(const std::map<std::string, std::uintptr_t> & functions,
                                 std::vector<std::string> names) {
     const auto function = [&functions](const char * name) { return functions.at(name); };
@@ -135,7 +135,7 @@ void bind_sequence_class(py::module_ & module) {
         .def("tokens",
              [](const Sequence & self) {
                  const auto copy = [&self] {
-                     const GilReleased released;  // the thread that uses the memory may be waiting for the GIL
+                     const GilReleased released;  // a thread that holds the memory's lock may wait for the GIL
                      return self.copy_tokens();
                  };
                  return to_array(copy());

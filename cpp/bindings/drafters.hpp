@@ -1,5 +1,5 @@
-// What each drafter is made of, for Python: a static method of the class Drafter for each line of the table in
-// drafters/source.hpp, in a file of its own.
+// How Python makes drafters: the class Drafter has a static method for each line of the table in drafters/source.hpp.
+// Each method is in a file of its own.
 #pragma once
 
 #include <pybind11/pybind11.h>

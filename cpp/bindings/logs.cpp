@@ -12,7 +12,7 @@ namespace specllama {
 
 namespace {
 
-// These objects are never freed, because llama.cpp may log when Python has ended.
+// The arguments of listen(). They are never freed, because llama.cpp may log after Python has ended.
 PyObject * hear = nullptr;
 PyObject * fail = nullptr;
 

@@ -1,4 +1,4 @@
-// A constraint whose masks a Python object makes, and what that object needs to know of a vocabulary.
+// A constraint whose masks a Python object makes, and the texts of a vocabulary's tokens, which that object needs.
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 

@@ -2,7 +2,7 @@
 //
 // When the interpreter ends, a thread that wants the lock never gets it. Up to Python 3.13, the thread is ended by
 // pthread_exit. If this unwinds through a destructor or a catch (...), the process aborts. From 3.14 on, the call never
-// returns. This file does the same for all versions: the thread stays where it is, with all that it holds.
+// returns. This file does the same for all versions: the thread sleeps for good, and keeps all that it holds.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -54,7 +54,7 @@ class GilHeld {
 public:
     GilHeld() {
         if (python_ends() && PyGILState_GetThisThreadState() == nullptr) {
-            stay_for_good();  // Python does not know this thread, and registers none any more
+            stay_for_good();  // Python does not know this thread, and registers no more threads
         }
         try {
             gil_.emplace();
@@ -79,8 +79,8 @@ struct OwnedByPython {
     pybind11::object function;
 };
 
-// Calls a Python function; the lock must be held. Python may end the thread during the call, as it ends a thread that
-// wants the lock.
+// Calls a Python function; the lock must be held. If the interpreter ends during the call, Python may end this thread
+// as described at the top of this file.
 template <typename... Arguments>
 pybind11::object called(const pybind11::object & function, Arguments &&... arguments) {
     const pybind11::tuple given = pybind11::make_tuple(std::forward<Arguments>(arguments)...);
@@ -97,19 +97,19 @@ pybind11::object called(const pybind11::object & function, Arguments &&... argum
 }
 
 // An exception of Python that ends the round: Ctrl-C in a drafter, or any error in a logits processor. It is no
-// std::exception, because the loop catches those of a drafter, and then only ends the drafting.
+// std::exception: if a drafter throws a std::exception, the loop catches it, ends the drafting, and goes on.
 struct PythonError {
     pybind11::error_already_set error;
 };
 
-// Calls call() with the lock, for code that may run Python.
+// Calls call() with the lock, for code that may run Python. A Python exception becomes a PythonError.
 template <typename Call>
 auto with_gil(Call call) {
     const GilHeld gil;
     try {
         return call();
     } catch (const pybind11::error_already_set & error) {
-        throw PythonError{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
+        throw PythonError{error};  // NOLINT(bugprone-std-exception-baseclass): so that the loop does not catch it
 #ifdef __GLIBCXX__
     } catch (const abi::__forced_unwind &) {
         stay_for_good();
@@ -117,7 +117,7 @@ auto with_gil(Call call) {
     }
 }
 
-// Calls call() without the lock, and rethrows the exception of a Python function that ended it.
+// Calls call() without the lock. A PythonError becomes the Python exception again.
 template <typename Call>
 auto without_gil(Call call) {
     try {

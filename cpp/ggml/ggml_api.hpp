@@ -57,7 +57,7 @@ struct Api {
     SPECLLAMA_GGML_FUNCTIONS(SPECLLAMA_FIELD)
 #undef SPECLLAMA_FIELD
 
-    // addresses: by function name. Throws std::invalid_argument, which names the function, if one is missing.
+    // addresses: by function name. Throws std::invalid_argument, which names the function, if an address is missing.
     explicit Api(const std::unordered_map<std::string, std::uintptr_t> & addresses);
 };
 

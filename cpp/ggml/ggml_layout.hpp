@@ -1,7 +1,7 @@
 // ggml's internal structures, as far as a buffer type of weights needs them.
 //
-// ggml promises none of this. tests/kernels/test_ggml_layout.py compares it with ggml's own headers, and ggml_probe
-// checks it in the loaded library before anything relies on it.
+// ggml does not promise to keep these structures. tests/kernels/test_ggml_layout.py compares them with ggml's own
+// headers, and ggml_probe checks them in the loaded library before anything relies on them.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ constexpr int kMaxSources = 10;
 constexpr int kMaxOpParams = 64;  // bytes
 constexpr int kMaxName = 64;
 
-// Types of tensors. Files depend on their numbers, so they do not change.
+// The numbers of tensor types. GGUF files hold these numbers, so the numbers do not change.
 constexpr int kFloat = 0;   // GGML_TYPE_F32
 constexpr int kHalf = 1;    // GGML_TYPE_F16
 constexpr int kQ8 = 8;      // GGML_TYPE_Q8_0
@@ -41,8 +41,8 @@ struct Tensor {
     char padding[8];
 };
 
-// Where ggml's structure of a buffer type has its functions, counted in pointers. Its device stands after them, then
-// its context.
+// The places of the functions in ggml's structure of a buffer type, counted in pointers. The pointer to the device
+// follows the functions, and the pointer to the context follows the device.
 struct BufferTypeLayout {
     int name;
     int alloc_buffer;
@@ -71,12 +71,13 @@ constexpr KnownInterface kInterfaces[] = {
     {1, 2, {0, 1, 2, 3, 4, 5, 6}},
     {3, 3, {0, 1, 3, 4, 5, 7, 8}},  // ggml 0.26 has two more functions, for several tensors, which may be null
 };
-// An upper bound of the pointers in a buffer type.
+// An upper bound of the number of pointers in a buffer type.
 constexpr int kMostPointers = 16;
 
 // The first functions of a buffer, by their places.
 enum BufferFunction { kFree, kGetBase, kInitTensor, kMemset, kSetTensor, kGetTensor };
-// The last three functions copy a tensor, clear the buffer and reset it. The buffer's type stands right after them.
+// The last three functions of a buffer copy a tensor, clear the buffer and reset it, so the copying one is the third
+// from the end. The pointer to the buffer's type follows the functions.
 constexpr int kCopyTensorFromEnd = 3;
 // How many functions a buffer has: newer releases have two more, for strided data, before the last three.
 constexpr int kNumFunctions[] = {9, 11};
@@ -90,8 +91,8 @@ struct ComputeParams {
     void * threadpool;
 };
 
-// These classes stand for ggml::cpu::tensor_traits and ggml::cpu::extra_buffer_type. They have the same virtual
-// functions in the same order.
+// These classes stand for ggml::cpu::tensor_traits and ggml::cpu::extra_buffer_type: they have ggml's virtual
+// functions, in ggml's order.
 class TensorTraits {
 public:
     virtual ~TensorTraits() = default;

@@ -27,7 +27,7 @@ bool CacheProduct::fits(const ggml::Tensor * op) {
 }
 
 void CacheProduct::compute(const ggml::ComputeParams & params) const {
-    constexpr int64_t kBytes = 16384;  // bytes of the cache that are multiplied with all columns at once: half of L1
+    constexpr int64_t kBytes = 16384;  // bytes of KV cache that are multiplied with all columns at once: half of L1
     const int64_t row_bytes = kernels::cache_bytes(cache_type_of(cache_).value(), cache_->ne[0]);
     const int64_t rows = std::clamp<int64_t>(kBytes / row_bytes / 4 * 4, 4, 64);
     const int64_t blocks = (cache_->ne[1] + rows - 1) / rows;

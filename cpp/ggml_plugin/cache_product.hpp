@@ -1,6 +1,7 @@
 // One MUL_MAT of a cache with the queries (or the attention weights) of its heads, divided among ggml's threads.
-// Without flash attention, attention consists of such products. The router of a mixture of experts is computed here,
-// too: its product of few rows of floats must not depend on the batch, or another expert might be chosen.
+// Without flash attention, attention consists of such products. The router of a mixture of experts is a product of few
+// rows of floats, and is computed here, too: if its result depended on the other tokens of the batch, another expert
+// might be chosen.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ public:
     CacheProduct(const kernels::FloatKernels & kernels, const ggml::Tensor * op);
 
     // Whether the first source of the operation is a view of a cache: rows of numbers that fill whole lanes. Weights
-    // are no view, but those of a router are accepted by their name.
+    // are no view, but the weights of a router are accepted because of their name.
     static bool fits(const ggml::Tensor * op);
 
     void compute(const ggml::ComputeParams & params) const;

@@ -13,7 +13,7 @@ namespace specllama {
 namespace {
 
 struct Shared {
-    std::atomic<int64_t> next{0};  // the first panel that no thread has taken, of all chosen experts
+    std::atomic<int64_t> next{0};  // the first panel that no thread has taken, counted over all chosen experts
 };
 static_assert(sizeof(Shared) <= kLine);
 
@@ -97,7 +97,7 @@ void ExpertProduct::sort(const Columns & columns) const {
         columns.chosen_by[columns.first[expert(choice)]++] = static_cast<int32_t>(choice);
     }
     std::copy_backward(columns.first, columns.first + num_experts_, columns.first + num_experts_ + 1);
-    columns.first[0] = 0;  // above, each `first` was moved to the beginning of the next expert
+    columns.first[0] = 0;  // the loop above moved each `first` to the beginning of the next expert
     for (int32_t i = 0; i < *columns.num_busy; ++i) {
         const int32_t begin = columns.first[columns.busy[i]];
         const kernels::Tiles tiles = tiles_of(columns, columns.busy[i]);
@@ -137,7 +137,7 @@ void ExpertProduct::quantize(const ggml::ComputeParams & params) const {
     }
 }
 
-// The most often chosen experts come first, so that no thread is left with a large one at the end.
+// The most often chosen experts come first, so that no thread is left with an expert of many columns at the end.
 void ExpertProduct::multiply(const ggml::ComputeParams & params) const {
     auto & next = reinterpret_cast<Shared *>(first_line(params.wdata))->next;
     const Columns columns = columns_of(params);

@@ -9,8 +9,8 @@
 
 namespace specllama {
 
-// An expert that several tokens have chosen is read and unpacked once for all of them. What a token gets from an expert
-// does not depend on the other tokens that have chosen it.
+// An expert that several tokens have chosen is read and unpacked once for all of them. An expert's result for a token
+// does not depend on the other tokens that have chosen the expert.
 class ExpertProduct {
 public:
     // op: a MUL_MAT_ID of packed weights [columns, rows, experts], float activations [columns, 1 or more, tokens] and
@@ -20,10 +20,10 @@ public:
     // Whether the activations, numbers and result of a MUL_MAT_ID have the shapes and types that this class needs.
     static bool fits(const ggml::Tensor * op);
 
-    // The bytes of working memory: what all threads share, then what each has for itself, then the tiles.
+    // The bytes of working memory: the counter that all threads share, then the columns of each thread, then the tiles.
     std::size_t work_bytes(int num_threads) const;
 
-    // Does a thread's share of quantizing the activations. Afterwards all threads wait for one another.
+    // Does a thread's share of quantizing the activations. The caller then lets all threads wait for one another.
     void quantize(const ggml::ComputeParams & params) const;
 
     // Multiplies panels of experts until none is left.
@@ -36,7 +36,7 @@ private:
     struct Place {       // where the column of a choice is
         int32_t tile;    // the first column of its tile
         int16_t width;   // the columns of this tile
-        int16_t column;  // its index in the tile
+        int16_t column;  // the column's index in the tile
     };
     struct Columns {
         int32_t * first;      // [experts + 1]: the first column of each expert

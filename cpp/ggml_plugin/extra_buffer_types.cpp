@@ -7,7 +7,7 @@ namespace specllama {
 
 namespace {
 
-// The layout of a std::vector is the same on both sides where they share one C++ library and one calling convention.
+// ggml's std::vector has the layout that this code expects if both use one C++ library and one calling convention.
 #if defined(__linux__) && defined(__x86_64__) && defined(__GLIBCXX__)
 constexpr bool kKnowsVectors = true;
 #else

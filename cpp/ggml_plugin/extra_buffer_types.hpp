@@ -8,9 +8,9 @@
 namespace specllama {
 
 // ggml has two lists of these types. Its own list says whose kernels multiply a tensor. The offered list is a copy,
-// made when it is first asked for, and ended by a null pointer. llama.cpp goes through the offered list whenever it
-// loads a model. If a type is removed from the offered list, it gets no more weights, and the weights that it has are
-// multiplied as before.
+// which ggml makes at the first request, and which ends with a null pointer. llama.cpp goes through the offered list
+// whenever it loads a model. If a type is removed from the offered list, it gets no more weights, and the weights that
+// it has are multiplied as before.
 class ExtraBufferTypes {
 public:
     // The addresses of ggml's functions, and of the device of its CPU backend. `list` may be 0, because ggml exports
@@ -28,7 +28,7 @@ public:
     // Whether ggml's own list can be read. It is a std::vector, whose layout is known here for some platforms only.
     bool has_list() const;
 
-    // The names in ggml's own list; those in the offered list if the own one cannot be read.
+    // The names in ggml's own list; the names in the offered list if ggml's own list cannot be read.
     std::vector<std::string> names() const;
 
     // The names in the offered list: the types that the next model's weights can be put into, in the order in which
@@ -36,8 +36,8 @@ public:
     std::vector<std::string> offered() const;
 
     // Removes a type from the offered list. Returns false if it was not offered. No model may be loading meanwhile. To
-    // be called before our own buffer type is offered: from then on the offered list is made anew whenever it is asked
-    // for, and the removed type would come back.
+    // be called before our own buffer type is offered: from then on the offered list is made anew at every request, and
+    // the removed type would come back.
     bool remove(const std::string & name);
 
 private:

@@ -14,7 +14,7 @@ namespace specllama {
 
 namespace {
 
-constexpr int64_t kMostWork = int64_t{1} << 24;  // the most bytes of partials
+constexpr int64_t kMostWork = int64_t{1} << 24;  // the most bytes of partials for which the cache is split
 constexpr int64_t kMostTogether = 8;             // the most units that go through the cache together
 
 float parameter(const ggml::Tensor * op, int index) {
@@ -49,7 +49,7 @@ bool FlashAttention::fits(const ggml::Tensor * op) {
     const ggml::Tensor * mask = op->src[3];
     const ggml::Tensor * sinks = op->src[4];
     const bool has_sinks = sinks != nullptr && sinks->type == ggml::kFloat && sinks->nb[0] == sizeof(float);
-    // A further source behind the sinks has no known meaning, so it is refused.
+    // The meaning of a further source behind the sinks is not known, so such an operation is refused.
     const bool is_known = (sinks == nullptr || has_sinks) && op->src[5] == nullptr;
     return is_known && q != nullptr && mask != nullptr && cache_type_of(k) && cache_type_of(v) && k->type == v->type &&
            is_rows(q, ggml::kFloat) && is_rows(op, ggml::kFloat) && is_rows(mask, ggml::kHalf) &&
@@ -171,13 +171,13 @@ uint8_t * FlashAttention::part(const ggml::ComputeParams & params, int64_t unit,
 void FlashAttention::attend_in_parts(const ggml::ComputeParams & params) const {
     // An item is one chunk for one unit. The items of a chunk follow each other, for all heads. The rows of the heads
     // lie side by side, so that the chunk is fetched once, as one piece. A thread gets neighbouring items. If two
-    // threads took items in turn, the shares would not be equal, because the last chunk may be hidden.
+    // threads took items in turn, the shares would not be equal, because the mask may hide the last chunk.
     const int64_t of_stream = num_units_ / key_->ne[3];
     const int64_t items = num_units_ * num_chunks_;
     for (int64_t item = items * params.ith / params.nth; item < items * (params.ith + 1) / params.nth; ++item) {
         const int64_t chunk = item / of_stream % num_chunks_;
         const int64_t unit = item / of_stream / num_chunks_ * of_stream + item % of_stream;
-        const bool fetches = unit % blocks_ == 0;  // once for each head
+        const bool fetches = unit % blocks_ == 0;  // the first unit of each head fetches
         kernels::attend_to_chunk(kernels_, type_, queries_of(unit_of(unit)), key_->ne[1], chunk, fetches,
                                  part(params, unit, chunk));
     }

@@ -21,8 +21,8 @@ public:
 
     std::size_t work_bytes(int num_threads) const;
 
-    // Does a thread's share. wait(): waits until all threads are there; it is called at most once, and in every thread
-    // or in none.
+    // Does a thread's share of the operation. wait() must return when all threads have called it; either every thread
+    // calls it once, or none does.
     template <class Wait>
     void compute(const ggml::ComputeParams & params, Wait wait) const {
         const std::vector<TextInBatch> texts = texts_of();
@@ -38,20 +38,20 @@ public:
     }
 
 private:
-    // Some queries that read one head of the cache, one after the other.
+    // Neighbouring queries that read the same head of the cache.
     struct Unit {
         int64_t head;
         int64_t stream;
-        int64_t place;  // the place of the first one: token * heads_ + the head of the query
+        int64_t place;  // the place of the first query: token * heads_ + the head of the query
         int64_t count;  // at most kMostQueries
     };
 
-    // The texts of a batch, if there are several. Each is computed over its own cells, as most of the cache is hidden
-    // from it.
+    // The texts of a batch, if there are several. The attention of each text is computed over its own cells, because
+    // most of the cache is hidden from the text.
     std::vector<TextInBatch> texts_of() const;
     void attend_to_texts(const ggml::ComputeParams & params, const std::vector<TextInBatch> & texts) const;
 
-    // Whether threads share units by parts of the cache, as they do if there are few units.
+    // Whether several threads compute one unit, each for a part of the cache. They do so if there are few units.
     bool splits(int num_threads) const;
     void attend_in_parts(const ggml::ComputeParams & params) const;
     void merge_parts(const ggml::ComputeParams & params) const;

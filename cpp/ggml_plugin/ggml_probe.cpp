@@ -85,14 +85,14 @@ void learn_attention(const Api & api, void * context, Insides & insides) {
     insides.flash_attention = attention->op;
 }
 
-// Which function of a made-up structure was called last; -1: none. A made-up structure has, at each place, a function
-// that records its place here.
+// The place of the last function that was called in a made-up structure; -1: none. A made-up structure has, at each
+// place, a function that records its own place here.
 thread_local int called = -1;
 
 template <int place>
 std::size_t say(void * /*structure*/, const void * /*argument*/) {
     called = place;
-    return 1 << 20;  // if this is taken for a tensor's size, it is large enough
+    return 1 << 20;  // ggml may take this for a tensor's size, for which it is large enough
 }
 
 template <int... places>
@@ -110,8 +110,8 @@ int place(Ask && ask) {
     return called;
 }
 
-// Finds the layout of buffer types: ggml's own functions get a made-up one, and we look which of its functions they
-// call.
+// Finds the layout of buffer types: passes a made-up buffer type to ggml's functions, and records which of its
+// functions they call.
 BufferTypeLayout asked_layout(const Api & api, const Tensor * tensor) {
     std::array<void *, kMostPointers> words = made_up();
     auto * type = reinterpret_cast<BufferType *>(words.data());
@@ -145,8 +145,8 @@ void learn_buffer_types(const Api & api, const void * registry, void * context, 
     require(insides.find_function > 0, "its backends' functions are not found by their names");
 }
 
-// Finds how many functions ggml's buffers have. A buffer begins with the pointers to them, and the pointer to its type
-// follows, so we look where that is.
+// Finds how many functions ggml's buffers have. A buffer begins with the pointers to its functions, and the pointer to
+// its type follows. So the place of the type is the number of functions.
 void learn_buffers(const Api & api, Insides & insides) {
     BufferType * cpu = api.ggml_backend_cpu_buffer_type();
     require(cpu != nullptr, "there is no buffer type of the CPU");

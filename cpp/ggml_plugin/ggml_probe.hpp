@@ -1,4 +1,5 @@
-// Finds out how the loaded ggml is laid out, as far as our kernels depend on it, before anything is changed.
+// Finds out how the loaded ggml is laid out, as far as our kernels depend on it, before our code changes anything in
+// ggml.
 #pragma once
 
 #include <optional>
@@ -12,7 +13,7 @@ namespace specllama::ggml {
 struct Insides {
     BufferTypeLayout buffer_type = {};
     int num_buffer_functions = 0;
-    int find_function = -1;  // the place, in pointers, of a registry's function that finds others by name
+    int find_function = -1;  // the place, in pointers, of a registry's function that finds functions by name
     int mul_mat = -1;        // the numbers of these operations
     int mul_mat_id = -1;
     int flash_attention = -1;

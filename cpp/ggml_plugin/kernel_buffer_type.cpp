@@ -20,9 +20,9 @@ namespace {
 
 thread_local bool taking = false;
 
-// The panels that this thread's decode needs of these weights; null: all.
+// The panels (of kPanelRows rows each) that this thread's decode needs of these weights; null: all panels.
 const WantedPanels * wanted_of(const ggml::Tensor * weights) {
-    // A model that uses one matrix for input and output has only the second.
+    // A model that uses one matrix for input and output has only token_embd.weight.
     constexpr const char * kOutputs[] = {"output.weight", "token_embd.weight"};
     const auto is_it = [weights](const char * name) { return std::strcmp(weights->name, name) == 0; };
     if (wanted_panels == nullptr || (wanted_panels->num_rows != 0 && wanted_panels->num_rows != weights->ne[1]) ||
@@ -62,7 +62,7 @@ bool KernelBufferType::can_multiply(const ggml::Tensor * op) const {
 }
 
 // llama.cpp calls this before it puts a tensor into a buffer of this type, with an empty buffer. ggml's scheduler calls
-// it with the real buffer.
+// this function with the real buffer.
 bool KernelBufferType::supports_op(void * /*device*/, const ggml::Tensor * op) {
     if (!can_multiply(op) || (api_.ggml_backend_buffer_get_size(op->src[0]->buffer) == 0 && !taking)) {
         return false;
@@ -71,8 +71,8 @@ bool KernelBufferType::supports_op(void * /*device*/, const ggml::Tensor * op) {
     return buffer == nullptr || api_.ggml_backend_buft_is_host(api_.ggml_backend_buffer_get_type(buffer));
 }
 
-// ggml calls this for every operation of every graph: before it plans the operation, and in each thread before it
-// computes it.
+// ggml calls this for every operation of every graph: once before it plans the operation, and in each thread before
+// that thread computes the operation.
 ggml::TensorTraits * KernelBufferType::get_tensor_traits(const ggml::Tensor * op) {
     switch (task_of(op)) {
         case Task::weights:
@@ -128,7 +128,8 @@ bool KernelBufferType::turns_rows(const ggml::Tensor * op) const {
 // Whether the tensor (the queries of attention) is computed from a product of our weights. If so, the model of this
 // graph uses our kernels.
 bool KernelBufferType::comes_from_ours(const ggml::Tensor * tensor) const {
-    // The most operations that are followed back. There are about ten, and two products of attention among them.
+    // The most operations that are followed back. From `tensor` to a product of weights there are about ten, two
+    // products of attention among them.
     constexpr int kFar = 64;
     for (int i = 0; i < kFar && tensor != nullptr; ++i) {
         if (tensor->op != insides_.mul_mat) {
@@ -205,7 +206,8 @@ bool KernelBufferType::compute_forward(ggml::ComputeParams * params, ggml::Tenso
         case Task::flash_attention:
             FlashAttention(set_.floats, op).compute(*params, wait);
             return true;
-        // This is little work, and only the first thread knows which logits are wanted.
+        // The first thread alone does this: it is little work, and the other threads do not know which logits are
+        // wanted.
         case Task::fill_logits:
             if (params->ith == 0 && !wants_no_logit()) {
                 fill_logits(op);

@@ -31,11 +31,11 @@ public:
 
     // Offers this buffer type to all models that are loaded from now on, before the other types of the CPU backend.
     //
-    // used, offered: the addresses in BufferTypeLists.
+    // used, offered: the addresses that BufferTypeLists describes.
     void offer(std::uintptr_t used, std::uintptr_t offered);
 
-    // Sets whether models that this thread loads from now on use this buffer type. At first they do not, and llama.cpp
-    // loads them as before.
+    // Sets whether models that this thread loads from now on use this buffer type. Before the first call they do not:
+    // llama.cpp then loads them as it would without this buffer type.
     static void take_weights(bool take);
 
     ggml::BufferType * type() { return buffers_.type(); }
@@ -53,7 +53,7 @@ private:
     bool comes_from_ours(const ggml::Tensor * tensor) const;
     bool turns_rows(const ggml::Tensor * op) const;
     // A kind of ggml's operations. ggml computes row_by_row, fill and set_rows row by row, and each row in the same way
-    // however many rows there are. Nothing is known of how it computes `other`.
+    // however many rows there are. Of the operations of the kind `other`, that is not known.
     enum class Operation { other, row_by_row, fill, set_rows };
     Operation operation_of(const ggml::Tensor * op) const;
 

@@ -38,7 +38,7 @@ void advise(Pages pages, int advice) {
 
 // MADV_DONTNEED would empty private memory, such as a buffer that a file was read into. So it is used for shared
 // mappings only: their content is in the file, and cannot be lost. The list of mappings is read anew for each tensor.
-// It may change meanwhile, but not where the caller has data.
+// The list may change meanwhile, but not for the memory that holds the caller's data.
 void let_go_of_file(const void * data, std::size_t size) {
     const Pages pages = pages_within(data, size);
     std::ifstream mappings("/proc/self/maps");
@@ -49,7 +49,8 @@ void let_go_of_file(const void * data, std::size_t size) {
         mappings.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
         const Pages both{std::max(pages.begin, mapping.begin), std::min(pages.end, mapping.end)};
         if (permissions.back() == 's' && both.begin < both.end) {
-            // Without this, reading a norm between two weights would bring 2 MiB of them back.
+            // Without this advice, reading a norm between two weights would load a large page with 2 MiB of the weights
+            // again.
             advise(mapping, MADV_NOHUGEPAGE);
             advise(both, MADV_DONTNEED);
         }

@@ -9,8 +9,8 @@ namespace specllama {
 // comes from the system's cache of the file. Other memory is left as it is.
 void let_go_of_file(const void * data, std::size_t size);
 
-// Asks for large pages in a range that will be written from end to end. There are fewer of them to clear, and a
-// processor finds their addresses sooner.
+// Asks for large pages in a range that will be written from end to end. The system has fewer large pages to clear than
+// small ones, and the processor translates their addresses faster.
 void prefer_large_pages(void * data, std::size_t size);
 
 }  // namespace specllama

@@ -10,8 +10,8 @@
 
 #include "kernels/this_decode.hpp"
 
-// Objects of ggml's are called through our classes, which have the same virtual functions and other names. UBSan would
-// report that.
+// ggml's objects are called through our classes, which have the same virtual functions and other names. UBSan would
+// report such calls.
 #if defined(__GNUC__)
 #define SPECLLAMA_CALLS_THEIRS __attribute__((no_sanitize("vptr")))
 #else
@@ -70,8 +70,8 @@ std::size_t room_of(const Types & types) {
 #endif
 }
 
-// Appends a type to a list that other threads may be reading. The list stays in its place if there is room after it.
-// There always is in memory from glibc. The end of the list is written last, when the type is already there.
+// Appends a type to a list that other threads may be reading. The list stays in its place if there is room after it, as
+// there always is in memory from glibc. The pointer to the list's end is written last, when the type is already there.
 void append(Types & types, ggml::BufferType * type) {
     if (room_of(types) > types.size()) {
         // The end of the elements, and the end of the memory.
@@ -101,7 +101,7 @@ ggml::BufferType ** offered(void * device) {
     thread_local Types types;
     types.assign(1, first);
     for (ggml::BufferType ** type = offered_before(device); type != nullptr && *type != nullptr; ++type) {
-        if (*type != first) {  // ours is in the copy if the copy was made after append()
+        if (*type != first) {  // our type is in ggml's copy if the copy was made after append()
             types.push_back(*type);
         }
     }
@@ -109,7 +109,7 @@ ggml::BufferType ** offered(void * device) {
     return types.data();
 }
 
-// Stands for the CPU backend's function that finds others by name, which llama.cpp calls.
+// Replaces the function of the CPU backend that finds other functions by their names. llama.cpp calls it.
 void * find(void * registry, const char * name) {
     return std::strcmp(name, kOffered) == 0 ? reinterpret_cast<void *>(&offered) : find_before(registry, name);
 }

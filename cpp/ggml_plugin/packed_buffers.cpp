@@ -16,7 +16,7 @@ thread_local std::size_t loaded = 0;
 
 void pack_in_threads(kernels::QuantizedType type, const uint8_t * rows, int64_t num_rows, int64_t columns,
                      uint8_t * panels) {
-    constexpr int64_t kWorthAThread = 1 << 20;  // values that are worth a thread: some milliseconds
+    constexpr int64_t kWorthAThread = 1 << 20;  // values to pack in each thread: some milliseconds of work
     const int64_t num_panels = kernels::num_panels(num_rows);
     const int64_t most = std::max<int64_t>(1, std::min<int64_t>(std::thread::hardware_concurrency(), 16));
     const int64_t count = std::clamp<int64_t>(num_rows * columns / kWorthAThread, 1, most);
@@ -116,7 +116,8 @@ void PackedBuffers::set_tensor(ggml::Buffer * /*buffer*/, ggml::Tensor * tensor,
                                std::size_t size) {
     if (offset == 0 && size == the_one_->api_.ggml_nbytes(tensor)) {
         the_one_->pack(tensor, data);
-        let_go_of_file(data, size);  // llama.cpp keeps the file mapped where other tensors need it
+        // The packed copy replaces these bytes of the file, which llama.cpp keeps mapped where other tensors need it.
+        let_go_of_file(data, size);
     } else {
         the_one_->take_part(tensor, data, offset, size);
     }

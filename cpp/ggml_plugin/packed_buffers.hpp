@@ -46,7 +46,7 @@ private:
     const ggml::Api & api_;
     const ggml::Insides & insides_;
     std::array<void *, ggml::kMostPointers> words_ = {};                         // the buffer type, as ggml lays it out
-    std::unordered_map<const ggml::Tensor *, std::vector<uint8_t>> unfinished_;  // tensors without some parts yet
+    std::unordered_map<const ggml::Tensor *, std::vector<uint8_t>> unfinished_;  // parts of unfinished tensors
 };
 
 }  // namespace specllama

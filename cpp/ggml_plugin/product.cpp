@@ -12,7 +12,7 @@ namespace specllama {
 namespace {
 
 struct Shared {
-    std::atomic<int64_t> next{0};  // the first panel that no thread has taken, of the wanted ones
+    std::atomic<int64_t> next{0};  // the first of the wanted panels that no thread has taken
     const WantedPanels * wanted = nullptr;
 };
 static_assert(sizeof(Shared) <= kLine);

@@ -15,10 +15,10 @@ public:
     // op: a MUL_MAT of packed weights [columns, rows] and float activations [columns, n, ...].
     Product(const kernels::InstructionSet & set, kernels::QuantizedType type, const ggml::Tensor * op);
 
-    // The bytes of working memory, which all threads share: the next panel to be done, then the tiles.
+    // The bytes of working memory, which all threads share: the counter of panels that are taken, then the tiles.
     std::size_t work_bytes() const;
 
-    // Does a thread's share of quantizing the activations. Afterwards all threads wait for one another.
+    // Does a thread's share of quantizing the activations. The caller then lets all threads wait for one another.
     //
     // wanted: the panels that all threads are to multiply; null: all. Only the first thread's argument counts.
     void quantize(const ggml::ComputeParams & params, const WantedPanels * wanted) const;

@@ -1,6 +1,6 @@
 // Spreads the logits of a head that has only a part of the target's tokens (d2t). llama.cpp makes a row with a place
 // for each of the target's tokens, fills it with minus infinity (FILL), and copies the head's logits to their places
-// (SET_ROWS). ggml does both one number at a time, which is slow.
+// (SET_ROWS). ggml executes FILL and SET_ROWS one number at a time, which is slow.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +39,7 @@ inline void fill_logits(const ggml::Tensor * op) {
     std::fill_n(logits_of(op, 0), op->ne[1] * op->ne[2], value);
 }
 
-// Spreads the logits. Those for a place that does not exist are left out.
+// Spreads the logits. A logit whose place does not exist is left out.
 inline void spread_logits(const ggml::Tensor * op) {
     const auto * places = static_cast<const int64_t *>(op->src[1]->data);
     for (int64_t c = 0; c < op->ne[2]; ++c) {

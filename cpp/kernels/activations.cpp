@@ -18,8 +18,8 @@ void place_wide(const QuantizedBlock & block, int steps, int width, int column, 
     }
 }
 
-// Writes the sums of a column, two of them as one number, because the kernels read two at a time. A processor waits if
-// it reads in one piece what was written in two.
+// Writes the sums of a column in pairs, each pair as one number, because the kernels read two sums at a time. If the
+// two sums were written one by one, the processor would wait before it could read them as one number.
 void place_sums(const QuantizedBlock & block, const Layout & layout, int width, uint8_t * at) {
     const int16_t * sums = block.sums;
     for (int pair = 0; pair < layout.num_scales() / 2; ++pair, at += 4 * width) {

@@ -9,9 +9,10 @@
 namespace specllama::kernels {
 
 // A tile holds several columns. For each block of the weights it has, one after the other,
-//   - codes: [values / 4][columns][4] bytes; or, if wide, [values / 4][2][columns][2] int16: values 0 and 2, then 1
-//   and 3
-//   - sums: [num_scales / 2][columns][2] int16: the sums of the codes over two spans; without scales [columns] int32
+//   - codes: [values / 4][columns][4] bytes; or, if wide (see InstructionSet), [values / 4][2][columns][2] int16:
+//   values 0 and 2, then 1 and 3
+//   - sums: [num_scales / 2][columns][2] int16: the sums of the codes over two spans (see Layout); without scales
+//   [columns] int32
 //   - d: [columns] float: the value of a code of 1.
 // So a kernel finds everything at a fixed distance from one pointer.
 struct TileShape {
@@ -52,7 +53,8 @@ struct QuantizedBlock {
 
 // Writes a block of one column into a tile.
 //
-// tile: where the tile's part for this block begins; width: the number of its columns; column: the index of this one.
+// tile: where the tile's part for this block begins; width: the number of the tile's columns; column: the index of the
+// block's column.
 void place(const Layout & layout, bool wide, const QuantizedBlock & block, int width, int column, uint8_t * tile);
 
 // Quantizes `values` (32 or 256) numbers, in plain C++.

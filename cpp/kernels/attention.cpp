@@ -16,7 +16,7 @@ bool lie_together(const int32_t * cells, int64_t count, int64_t room) {
     return cells[count - 1] - cells[0] == count - 1 && cells[0] + whole_lanes(count) <= room;
 }
 
-// Returns the queries for the part of the cache that begins with the cell `first`.
+// Returns the same queries for the part of the cache that begins with the cell `first`.
 Queries moved(const Queries & queries, int64_t first) {
     Queries made = queries;
     made.keys.data += first * made.keys.stride;
@@ -31,12 +31,13 @@ CacheRows packed_rows(const CacheRows & rows, int64_t row_bytes, const int32_t *
     for (int64_t i = 0; i < count; ++i) {
         std::memcpy(out + i * row_bytes, rows.data + cells[i] * rows.stride, static_cast<std::size_t>(row_bytes));
     }
-    // The rows after these, up to whole lanes, are hidden by the mask. They must not be NaN, since 0 times NaN is NaN.
+    // The rows after the copied ones, up to whole lanes, are hidden by the mask. They must not be NaN, since 0 times
+    // NaN is NaN.
     std::memset(out + count * row_bytes, 0, static_cast<std::size_t>((whole_lanes(count) - count) * row_bytes));
     return {out, row_bytes};
 }
 
-// Returns the queries for a cache that has only copies of these cells.
+// Returns the same queries for a cache that has only copies of these cells.
 Queries packed(const Queries & queries, CacheType type, const int32_t * cells, int64_t count, uint8_t * work) {
     Queries made = queries;
     const int64_t key_bytes = cache_bytes(type, queries.key_length);

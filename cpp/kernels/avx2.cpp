@@ -48,7 +48,7 @@ struct Avx2 : Avx2Lanes {
     }
 
     // Adds the products of 16 values, in four steps, step by step for some columns. fresh: whether the sums in 16 bits
-    // begin here; done: whether they end.
+    // begin here; done: whether these sums end here.
     template <int type, int columns, int width>
     static void add_by_steps(const uint8_t * codes, int half, const uint8_t * tile, bool fresh, bool done, Lanes scale,
                              Lanes (&part)[width], Lanes (&total)[width]) {
@@ -180,8 +180,8 @@ struct Avx2 : Avx2Lanes {
 
     // Sets `weighted` to the products of one block with some columns, times the scales within the block.
     //
-    // fetches: whether to prefetch weights that come later; tile, sums: where those of the first of these
-    // columns are.
+    // fetches: whether to prefetch weights that come later; tile, sums: where the codes and the sums of the first of
+    // these columns are.
     template <int type, int columns, int width>
     static void weigh(const uint8_t * panel, bool fetches, const uint8_t * tile, const uint8_t * sums,
                       Floats (&weighted)[width]) {

@@ -8,7 +8,7 @@ namespace specllama::kernels {
 
 namespace {
 
-// A panel's rows in two registers: what is read of a column serves both.
+// A panel's rows in two registers: each number that is read of a column serves both registers.
 struct Avx2Lanes {
     struct Lanes {
         __m256i low;
@@ -27,7 +27,7 @@ struct Avx2Lanes {
     static Floats spread(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
     // One step of one column, which all rows are multiplied with.
     static __m256i spread_step(int32_t value) { return _mm256_set1_epi32(value); }
-    // Moves each byte down by so many bits (up, if `down` is negative), and masks it.
+    // Moves each byte down by `down` bits (up, if `down` is negative), and masks it.
     static __m256i bits(__m256i bytes, int down, int mask) {
         if (down > 0) {
             bytes = _mm256_srli_epi16(bytes, down);
@@ -140,7 +140,7 @@ struct Avx2Floats : private Avx2Lanes {
     static void store_totals(const Floats (&a)[kRows], float * at) {
         const __m256 one = _mm256_add_ps(a[0].low, a[0].high);
         const __m256 other = _mm256_add_ps(a[1].low, a[1].high);
-        // Four numbers of each row are left.
+        // Four partial sums of each row are left.
         const __m256 fours =
             _mm256_add_ps(_mm256_permute2f128_ps(one, other, 0x20), _mm256_permute2f128_ps(one, other, 0x31));
         const __m256 twos = _mm256_add_ps(fours, _mm256_permute_ps(fours, 0xEE));

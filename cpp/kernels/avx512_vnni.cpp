@@ -1,7 +1,6 @@
 // The products with AVX-512 VNNI. A register holds one step of all rows of a panel.
 #if defined(__GNUC__) && !defined(__clang__)
-// GCC's own header of AVX-512 begins with a value that it leaves undefined on purpose, and warns of it (its bug
-// 105593).
+// GCC's header for AVX-512 uses a value that is undefined on purpose, and GCC warns of that value (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -71,7 +70,7 @@ struct Avx512Lanes {
 
 struct Avx512Floats {
     static constexpr int kRows = 4;     // rows of the cache that are multiplied at once
-    static constexpr int kColumns = 6;  // queries that they are multiplied with; all sums stay in registers
+    static constexpr int kColumns = 6;  // queries that the rows are multiplied with; all sums stay in registers
     using Floats = __m512;
 
     static Floats spread(float value) { return _mm512_set1_ps(value); }
@@ -99,11 +98,11 @@ struct Avx512Floats {
     static float total(Floats a) {
         return total_of(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));
     }
-    // Stores four totals at once, with less than half of the instructions that single ones would take.
+    // Stores four totals at once, with less than half of the instructions that four single totals would take.
     static void store_totals(const Floats (&a)[kRows], float * at) {
         const Floats pairs = add(_mm512_shuffle_f32x4(a[0], a[1], 0x44), _mm512_shuffle_f32x4(a[0], a[1], 0xEE));
         const Floats others = add(_mm512_shuffle_f32x4(a[2], a[3], 0x44), _mm512_shuffle_f32x4(a[2], a[3], 0xEE));
-        // Four numbers of each row are left.
+        // Four partial sums of each row are left.
         const Floats fours = add(_mm512_shuffle_f32x4(pairs, others, 0x88), _mm512_shuffle_f32x4(pairs, others, 0xDD));
         const Floats twos = add(fours, _mm512_permute_ps(fours, 0xEE));
         const Floats ones = add(twos, _mm512_permute_ps(twos, 0xF5));

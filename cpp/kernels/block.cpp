@@ -12,7 +12,7 @@ namespace {
 
 uint16_t read16(const uint8_t * at) { return static_cast<uint16_t>(at[0] | (at[1] << 8)); }
 
-// Splits 16 bytes into 32 codes: the low nibbles are the first half of them, the high nibbles the second.
+// Splits 16 bytes into 32 codes: the low nibbles are the first 16 codes, the high nibbles the last 16.
 void split_nibbles(const uint8_t * __restrict qs, uint8_t * __restrict codes) {
     for (int i = 0; i < 16; ++i) {
         codes[i] = qs[i] & 15;
@@ -23,7 +23,7 @@ void split_nibbles(const uint8_t * __restrict qs, uint8_t * __restrict codes) {
 // Adds the fifth bits of 32 codes, which stand side by side in 4 bytes.
 void add_fifth_bits(const uint8_t * bits, uint8_t * codes) {
     for (int i = 0; i < 4; ++i) {
-        // Byte k of the word keeps bit k only; adding 0x7F carries into its highest bit if that was set.
+        // Byte k of the word keeps bit k only; adding 0x7F carries into the byte's highest bit if bit k was set.
         const uint64_t chosen = bits[i] * 0x0101010101010101ULL & 0x8040201008040201ULL;
         const uint64_t fifth = ((chosen + 0x7F7F7F7F7F7F7F7FULL) | chosen) >> 3 & 0x1010101010101010ULL;
         uint64_t eight = 0;
@@ -43,7 +43,7 @@ void take_scales_and_minima(const uint8_t * packed, Block & block) {
     }
 }
 
-// Splits 128 bytes into 256 codes. Each 32 bytes give 32 codes of their low nibbles, then 32 of their high ones.
+// Splits 128 bytes into 256 codes. Each 32 bytes give 32 codes from their low nibbles, then 32 from their high nibbles.
 void split_long_nibbles(const uint8_t * __restrict qs, uint8_t * __restrict codes) {
     for (int part = 0; part < 4; ++part) {
         for (int i = 0; i < 32; ++i) {
@@ -53,8 +53,8 @@ void split_long_nibbles(const uint8_t * __restrict qs, uint8_t * __restrict code
     }
 }
 
-// Splits 64 bytes into 256 two-bit codes. Each 32 bytes give first the codes of their lowest bits, then of the next
-// ones.
+// Splits 64 bytes into 256 two-bit codes. Each 32 bytes give 32 codes from their lowest two bits, then 32 from the next
+// two bits, and so on.
 void split_pairs(const uint8_t * __restrict qs, uint8_t * __restrict codes) {
     for (int half = 0; half < 2; ++half) {
         for (int part = 0; part < 4; ++part) {
@@ -138,8 +138,8 @@ void take_iq4_xs(const uint8_t * __restrict source, Block & __restrict block) {
     }
 }
 
-// Takes an MXFP4 block apart. Its scale is a power of two. Here d is half of it, because kFp4Values holds twice the
-// values.
+// Takes an MXFP4 block apart. Its scale is a power of two. Here d is half of that scale, because kFp4Values holds twice
+// the values.
 void take_mxfp4(const uint8_t * source, Block & block) {
     const int power = source[0];
     block.d = static_cast<uint16_t>(power < 2 ? 0x20 << power : (power - 1) << 7);

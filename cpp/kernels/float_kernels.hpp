@@ -38,7 +38,7 @@ struct CacheRows {
     int64_t stride;  // bytes from one row to the next
 };
 
-// The length of a row is a multiple of this, and for q8 of kQ8Values, too.
+// The length of a row is a multiple of kFloatLanes, and for q8 of kQ8Values, too.
 constexpr int kFloatLanes = 16;
 // The most queries (or columns) that are computed together.
 constexpr int kMostQueries = 16;
@@ -87,11 +87,11 @@ struct Partial {
 // Computes the attention to the cells from `first` (a multiple of kChunkCells) to `last` (not included). Their number
 // is a multiple of kFloatLanes and at most kChunkCells.
 //
-// fetched: where the cells end that are fetched from memory meanwhile, because they are needed next; 0: none are.
+// fetched: the end of the cells that are prefetched meanwhile, because they are needed next; 0: no cell is prefetched.
 // out: [queries.count] partials, Partial::bytes(value_length) apart.
 using Attend = void (*)(const Queries & queries, int64_t first, int64_t last, int64_t fetched, uint8_t * out);
 
-// Adds the partial `from` to `into`. Its cells come after those of `into`.
+// Adds the partial `from` to `into`. The cells of `from` come after the cells of `into`.
 using MergePartials = void (*)(Partial & into, const Partial & from, int64_t value_length);
 
 struct FloatKernels {

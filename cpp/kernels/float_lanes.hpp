@@ -60,8 +60,8 @@ inline void multiply_block(const uint8_t * row, int64_t stride, const float * co
     }
 }
 
-// Calls compute(n, c) for groups of n columns (an integral constant) from c on. They are as few as F allows, and of
-// nearly one size: each group reads the rows again, and a group of one column has too few sums to keep the processor
+// Calls compute(n, c) for groups of n columns (an integral constant) from c on. The groups are as few as F allows, and
+// of nearly one size: each group reads the rows again, and a group of one column has too few sums to keep the processor
 // busy.
 template <class F, int most = F::kColumns, class Compute>
 inline void for_groups(int columns, int first, int groups, const Compute & compute) {
@@ -86,7 +86,7 @@ inline void multiply_some(const uint8_t * row, int64_t stride, const float * con
     });
 }
 
-// Calls done(r, n) after each n rows from r on.
+// Multiplies the rows in groups, and calls done(r, n) after each group: n rows from r on.
 template <class F, CacheType type, class Done>
 inline void multiply_each(const CacheRows & cache, int64_t num_rows, const float * const * x, int columns,
                           int64_t length, float * const * out, const Done & done) {
@@ -141,7 +141,7 @@ inline float exp_of(float x) {
     return F::first(exp_of<F>(F::spread(x)));
 }
 
-// cap * tanh(x / cap). It is written with two powers of e, one of which is 1, so that no exponent is above 0.
+// cap * tanh(x / cap). The formula here has two powers of e, one of which is 1, so that no exponent is above 0.
 template <class F>
 inline typename F::Floats capped(typename F::Floats x, float cap) {
     const typename F::Floats zero = F::spread(0.0F);
@@ -205,7 +205,7 @@ inline void weigh(float * scores, int64_t first, int64_t cells, const Queries & 
 
 // Adds weights[c][i] * rows[i] to sums[c], for the part of each row that begins at `at`.
 //
-// ahead: rows that are needed next, of which the same part is fetched meanwhile; without data: none.
+// ahead: the rows that are needed next; the same part of them is prefetched meanwhile. If its data is null, no row is.
 template <class F, CacheType type, int columns, int parts>
 inline void add_block(const CacheRows & rows, int64_t cells, const float * weights, float * const * sums, int64_t at,
                       const CacheRows & ahead) {
@@ -313,8 +313,9 @@ void attend(const Queries & queries, int64_t first, int64_t last, int64_t fetche
             F::store(partials[q]->values() + i, F::spread(0.0F));
         }
     }
-    // The rows of one head lie apart, and the processor does not foresee them. Without fetching it waits half of the
-    // time. A chunk ahead is better than a tile; the last chunk can only fetch its own tiles.
+    // The rows of one head lie apart, so the processor's own prefetching does not find them. Without `ahead` the
+    // processor waits half of the time. To fetch a chunk ahead is better than a tile ahead, but the last chunk can only
+    // fetch its own tiles.
     const int64_t ahead = fetched == 0 ? 0 : last < fetched ? kChunkCells : kTileCells;
     for (int64_t cell = first; cell < last; cell += kTileCells) {
         attend_tile<F, type>(queries, cell, last - cell < kTileCells ? last - cell : kTileCells, ahead, partials);

@@ -37,7 +37,7 @@ Registers ask(unsigned leaf, unsigned subleaf) {
 
 bool bit(unsigned value, int index) { return ((value >> index) & 1U) != 0; }
 
-// The registers that the operating system saves.
+// The registers that the operating system saves, as the bits of XCR0.
 uint64_t saved_registers() {
     uint32_t low = 0;
     uint32_t high = 0;

@@ -24,7 +24,7 @@ using Quantize = void (*)(const float * x, int values, QuantizedBlock & block);
 
 struct InstructionSet {
     const char * name;
-    bool wide_signed;  // whether the tiles of types with signed values are wide
+    bool wide_signed;  // whether the tiles of types with signed values are wide: codes of 16 bits
     int tile;          // the most columns of a tile
     Quantize quantize;
     Multiply multiply[kNumTypes][kMostColumns];  // by type and by columns - 1

@@ -52,7 +52,7 @@ float product(const Layout & layout, const uint8_t * panel, const uint8_t * tile
     const int span = layout.span == 0 ? 32 : layout.span;
     // The sum of scale * dot. AVX2 adds integers instead, which is the same as long as the sum fits into 24 bits.
     float weighted = 0.0F;
-    int32_t lowered = 0;  // the sum of minimum * sum, or of scale * sum
+    int32_t lowered = 0;  // the sum of minimum (or scale) * the sum of a span's codes
     for (int begin = 0; begin < layout.values; begin += span) {
         int32_t dot = 0;
         for (int i = begin; i < begin + span; ++i) {

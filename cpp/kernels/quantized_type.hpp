@@ -31,8 +31,8 @@ enum class Offset {
 enum class Codes {
     numbers,  // the codes are the numbers
     iq4,      // indices of kIq4Values
-    // Indices of kFp4Values (0 to 24). The scale is a power of two that may be outside of float16, so d holds the first
-    // 16 bits of a float.
+    // Indices of kFp4Values, whose values are 0 to 24. The scale is a power of two that may be outside the range of
+    // float16, so d holds the first 16 bits of a float.
     fp4,
 };
 

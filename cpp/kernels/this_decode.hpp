@@ -1,22 +1,22 @@
-// What a decoder and the kernels tell each other about the decode of this thread. Neither includes the other.
+// What a decoder and the kernels tell each other about the decode of this thread. Neither includes the other's headers.
 #pragma once
 
 #include <cstdint>
 
 namespace specllama {
 
-// Which operations a graph has. They say whether its results are the same, to the last bit, in any batch. The kernels'
-// side records what it sees while llama.cpp plans a graph; a decoder reads it after a decode.
+// Which operations a graph has. They decide whether the graph's results are the same, to the last bit, in any batch.
+// The kernels' side records them while llama.cpp plans a graph; a decoder reads the record after a decode.
 struct OperationsSeen {
-    bool ours = false;     // products of ours, whose results do not depend on the batch
-    bool foreign = false;  // operations of llama.cpp whose results may depend on it
+    bool ours = false;     // products by our kernels, whose results do not depend on the batch
+    bool foreign = false;  // operations of llama.cpp whose results may depend on the batch
 };
 
 inline thread_local OperationsSeen operations_seen;
 
-// Which rows of its output matrix a decode needs. A decoder sets this before the decode. ggml's first thread is the
-// thread that decodes, and it tells the other threads within the product (see Product). So a decode of another context,
-// in any thread, never sees what this decode wants.
+// Which rows of the model's output matrix a decode needs. A decoder sets this before the decode. ggml's first thread is
+// the thread that decodes, and it passes this on to the other threads within the product (see Product). So a decode of
+// another context, in any thread, never sees what this decode wants.
 struct WantedPanels {
     const int32_t * panels = nullptr;  // [count], ascending: the numbers of panels, of kPanelRows rows each
     int64_t count = 0;
@@ -26,7 +26,7 @@ struct WantedPanels {
 
 inline thread_local WantedPanels * wanted_panels = nullptr;  // null: all rows
 
-// Sets what the decodes of this thread need, as long as this object lives; null: all rows.
+// Sets wanted_panels for the decodes of this thread, as long as this object lives.
 class PanelsOfThread {
 public:
     explicit PanelsOfThread(WantedPanels * wanted) : before_(wanted_panels) { wanted_panels = wanted; }

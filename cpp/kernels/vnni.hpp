@@ -62,8 +62,8 @@ struct Vnni : Base {
         }
     }
 
-    // The same, column by column. The codes of the four steps stay in registers, so that more columns share the work of
-    // unpacking.
+    // Does what add_scaled_half does, but column by column. The codes of the four steps stay in registers, so that more
+    // columns share the work of unpacking.
     template <int type, int columns, int width>
     static void add_half_by_columns(const uint8_t * codes, int half, const uint8_t * tile, Floats scale,
                                     Floats (&weighted)[width]) {
@@ -95,8 +95,8 @@ struct Vnni : Base {
 
     // Sets `weighted` to the products of one block with some columns, times the scales within the block.
     //
-    // fetches: whether to prefetch weights that come later; tile, sums: where those of the first of these
-    // columns are.
+    // fetches: whether to prefetch weights that come later; tile, sums: where the codes and the sums of the first of
+    // these columns are.
     template <int type, int columns, int width>
     static void weigh(const uint8_t * panel, bool fetches, const uint8_t * tile, const uint8_t * sums,
                       Floats (&weighted)[width]) {

@@ -50,7 +50,7 @@ inline float largest_magnitude(const float * x, int values) {
     return largest_of(most);
 }
 
-// Gives what quantize_plain gives.
+// Gives the same result as quantize_plain.
 inline void quantize_x86(const float * x, int values, QuantizedBlock & block) {
     const float largest = largest_magnitude(x, values);
     block.d = largest / 127.0F;
@@ -67,7 +67,8 @@ inline void quantize_x86(const float * x, int values, QuantizedBlock & block) {
         const __m256i ordered = _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
         const __m256i codes = _mm256_max_epi8(ordered, _mm256_set1_epi8(-127));
         _mm256_storeu_si256(reinterpret_cast<__m256i *>(block.codes + i), codes);
-        // Bytes are summed as unsigned numbers, eight at a time.
+        // The instruction sums eight unsigned bytes at a time, so 128 is added to each code and taken off the sums
+        // again.
         const __m256i moved = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
         const __m256i sums = _mm256_sad_epu8(moved, _mm256_setzero_si256());
         const __m256i both = _mm256_add_epi64(sums, _mm256_unpackhi_epi64(sums, sums));
@@ -178,7 +179,7 @@ inline void begin(const uint8_t * sums, int sub, typename Isa::Lanes (&dot)[widt
 }
 
 // Computes for each column the sums of its activations, weighted by minima or scales. Codes are shifted (see Offset),
-// and add_columns() corrects the products for that with these sums.
+// and add_columns() uses these sums to correct the products for the shift.
 template <class Isa, int type, int columns, int width>
 inline void lower(const uint8_t * panel, const uint8_t * sums, typename Isa::Floats (&low)[width]) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
@@ -268,12 +269,13 @@ inline void add_block(const uint8_t * panel, const uint8_t * tile, typename Isa:
         static_assert(columns <= 2 * most);
         constexpr int half = (columns + 1) / 2;
         add_columns<Isa, type, columns, 0, half>(panel, tile, sum);
-        asm("" : "+r"(panel));  // else the compiler keeps on the stack what the first half has read of the panel
+        asm("" : "+r"(panel));  // else the compiler keeps the panel's data on the stack for the second half
         add_columns<Isa, type, columns, half, columns - half>(panel, tile, sum);
     }
 }
 
-// Flattened, because sums must stay in registers: GCC had left Q5_0's steps for five columns and more as calls.
+// Flattened, because sums must stay in registers: without this attribute, GCC left Q5_0's steps for five columns and
+// more as calls.
 template <class Isa, int type, int columns>
 [[gnu::flatten]] void multiply_panel(const uint8_t * panel, int64_t num_blocks, const uint8_t * tile, float * out,
                                      int64_t stride) {

@@ -28,8 +28,8 @@ std::size_t left_by_min_p(const SamplerParams & params, const std::vector<Candid
     return static_cast<std::size_t>(below - allowed.begin());
 }
 
-// How many of the allowed candidates top-p leaves, if further candidates together weigh `unseen`, relative to the
-// first.
+// How many of the allowed candidates top-p leaves. unseen: the weight e^logit of all further candidates together,
+// relative to the weight of the first allowed one.
 std::size_t left_by_top_p(const SamplerParams & params, const std::vector<Candidate> & allowed, double unseen) {
     double sum = unseen;
     for (const Candidate & candidate : allowed) {
@@ -45,7 +45,7 @@ std::size_t left_by_top_p(const SamplerParams & params, const std::vector<Candid
     return all;
 }
 
-// What is known of the candidates that have not been tested.
+// Bounds of the weights e^logit of the candidates that have not been tested.
 class Untested {
 public:
     Untested(const float * logits, std::size_t n, float largest) : logits_(logits), n_(n), largest_(largest) {}
@@ -59,12 +59,13 @@ public:
 
     float bound() const { return bound_; }
 
-    // An upper bound of what `more` untested candidates weigh together, relative to e^top.
+    // An upper bound of the weight of `more` untested candidates together, relative to e^top.
     double weight(std::size_t more, float top) const {
         return static_cast<double>(more) * std::exp(static_cast<double>(bound_) - top);
     }
 
-    // What all untested candidates weigh together, relative to e^top. The first call passes over the whole vocabulary.
+    // The weight of all untested candidates together, relative to e^top. The first call passes over the whole
+    // vocabulary.
     double weight_of_all(float top) {
         if (total_ < 0.0) {
             total_ = sum_exp(logits_, n_, largest_, 1.0F);
@@ -84,8 +85,8 @@ private:
     double total_ = -1.0;  // the weight of all candidates, relative to e^largest; negative while it is not known
 };
 
-// Whether the result of top-p and min-p is settled: it lies within `allowed`, whichever of the untested candidates are
-// allowed, too. At most `more` of the untested ones count.
+// Whether the result of top-p and min-p is settled: whichever untested candidates the constraint allows, the same
+// candidates of `allowed` are left, and no others. At most `more` untested candidates could be selected.
 bool settled(const SamplerParams & params, const std::vector<Candidate> & allowed, std::size_t more,
              Untested & untested) {
     if (allowed.empty() || params.typical_p < 1.0F) {
@@ -137,7 +138,7 @@ std::vector<Candidate> select_allowed(const Allowance & allowance, const Sampler
         select_top_k(logits, n, count, best);
         const std::size_t chunk = best.size() - tested;
         if (chunk == 0) {
-            return allowed;  // there are no more
+            return allowed;  // there are no more candidates
         }
         untested.test(best.data() + tested, chunk);
         allowance.forbid(best.data() + tested, chunk);

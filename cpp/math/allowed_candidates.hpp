@@ -12,7 +12,7 @@
 
 namespace specllama {
 
-// A constraint, and the text after which it is asked what is allowed.
+// A constraint, and the text that the allowed candidates may follow.
 struct Allowance {
     Constraint & constraint;
     const int32_t * recent;  // [n_recent]
@@ -23,7 +23,7 @@ struct Allowance {
 };
 
 // Returns the allowed candidates among n logits, best first: the best top_k of them (1 at temperature 0, all for
-// top_k <= 0). There may be fewer, if top-p and min-p would remove the others anyway. The constraint is asked about the
+// top_k <= 0). Candidates that top-p and min-p would remove anyway may be left out. The constraint is asked about the
 // best candidates first, and about no more than necessary.
 std::vector<Candidate> select_allowed(const Allowance & allowance, const SamplerParams & params, const float * logits,
                                       std::size_t n);

@@ -36,13 +36,13 @@ int32_t Distribution::sample(double u) const {
             break;
         }
     }
-    return id(last_possible);  // u is not reached if rounding left the whole sum just below it
+    return id(last_possible);  // the sum never exceeds u if rounding left the whole sum just below u
 }
 
 int32_t Distribution::gumbel_argmax(const Noise & noise) const {
-    // argmax log p + G = argmin E / p with E = exp(-G) exponential. The winner so far bounds what can still win: the
-    // generator yields no E below smallest_exponential, nor one below 1 - uniform (-log(u) >= 1 - u), so most tokens
-    // cost a multiplication and no logarithm.
+    // argmax log p + G = argmin E / p with E = exp(-G) exponential. The best score so far is an upper limit of the E
+    // with which another token can still win. The generator yields no E below smallest_exponential, nor one below 1 -
+    // uniform (-log(u) >= 1 - u), so most tokens cost a multiplication and no logarithm.
     int32_t best = argmax();
     double best_score = noise.exponential(best) / of(best);
     for (std::size_t i = 0; i < probs.size(); ++i) {

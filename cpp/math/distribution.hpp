@@ -1,4 +1,4 @@
-// A probability distribution over tokens, and how one is drawn from it. Knows neither llama.cpp nor Python.
+// A probability distribution over tokens, and how tokens are drawn from it. Knows neither llama.cpp nor Python.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// DRY ("don't repeat yourself"): the longer the repetition that a token would go on with, the less likely it becomes.
+// DRY ("don't repeat yourself"): the longer the repetition that a token would continue, the less likely the token
+// becomes.
 #include "math/dry.hpp"
 
 #include <algorithm>
@@ -25,11 +26,12 @@ Tokens backwards(const SamplerParams & params, const int32_t * recent, std::size
     return tokens;
 }
 
-// The Z-function. Entry k says how many tokens at the end of the text equal those that end k tokens earlier.
+// The Z-function. Entry k is the number of tokens at the end of the text that equal the tokens that end k tokens
+// earlier.
 std::vector<std::size_t> repeated(const Tokens & tokens) {
     std::vector<std::size_t> lengths(tokens.size(), 0);
     std::size_t left = 0;
-    std::size_t right = 0;  // [left, right) is known to equal the beginning
+    std::size_t right = 0;  // the tokens [left, right) are known to equal the first ones
     for (std::size_t k = 1; k < tokens.size(); ++k) {
         std::size_t length = k < right ? std::min(lengths[k - left], right - k) : 0;
         while (k + length < tokens.size() && tokens[length] == tokens[k + length]) {
@@ -65,7 +67,7 @@ std::vector<std::pair<int32_t, float>> dry_penalties(const SamplerParams & param
         return {};
     }
     const std::vector<std::size_t> lengths = repeated(tokens);
-    std::unordered_map<int32_t, std::size_t> longest;  // by token: the longest repetition that it would go on with
+    std::unordered_map<int32_t, std::size_t> longest;  // by token: the longest repetition that the token would continue
     for (std::size_t k = 1; k < tokens.size(); ++k) {
         const std::size_t length = std::min(lengths[k], most);
         if (length >= allowed) {

@@ -1,4 +1,5 @@
-// DRY ("don't repeat yourself"): the longer the repetition that a token would go on with, the less likely it becomes.
+// DRY ("don't repeat yourself"): the longer the repetition that a token would continue, the less likely the token
+// becomes.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +11,9 @@
 
 namespace specllama {
 
-// Returns the penalties, as {token, what is subtracted from its logit}, after the prompt and `recent` [n_recent]. The
-// arithmetic is that of llama.cpp's llama_sampler_dry (by p-e-w and pi6am). The result depends on the text only, and
-// takes O(its length).
+// Returns the penalties after the prompt and `recent` [n_recent], as {token, number to subtract from the token's
+// logit}. The arithmetic is that of llama.cpp's llama_sampler_dry (by p-e-w and pi6am). The result depends on the text
+// only, and takes time linear in the text's length.
 std::vector<std::pair<int32_t, float>> dry_penalties(const SamplerParams & params, const int32_t * recent,
                                                      std::size_t n_recent);
 

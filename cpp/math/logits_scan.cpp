@@ -11,7 +11,7 @@ namespace specllama {
 // This function stands first, so that the loops below inline and vectorise it.
 float fast_exp(float x) {
     // 2^k * e^r with r in [-log(2)/2, log(2)/2]; the polynomial is the one of Cephes' expf.
-    const float not_below = x < -87.0F ? -87.0F : x;  // values, not std::max's references: those stop vectorisation
+    const float not_below = x < -87.0F ? -87.0F : x;  // not std::max: its references stop vectorisation
     const float clamped = not_below > 88.0F ? 88.0F : not_below;
     // Adding 1.5 * 2^23 rounds to the nearest integer in the low bits of the mantissa.
     const float shifted = clamped * 1.44269504F + 12582912.0F;
@@ -36,7 +36,7 @@ namespace {
 
 constexpr std::size_t kBlock = 32;
 
-// Whether any of `count` values is above the threshold. The loop looks at all of them, so that it has no branches.
+// Whether any of `count` values is above the threshold. The loop looks at all values, so that it has no branches.
 inline bool any_above(const float * values, std::size_t count, float threshold) {
     int above = 0;
     for (std::size_t i = 0; i < count; ++i) {
@@ -63,7 +63,8 @@ void for_each_above(const float * values, std::size_t n, Threshold threshold, Vi
     }
 }
 
-// Collects the k best of a stream of candidates in O(1) amortised: a buffer that is cut back to k when full.
+// Collects the k best of a stream of candidates, in O(1) amortised for each, in a buffer that is cut back to k when
+// full.
 class BestK {
 public:
     BestK(std::size_t k, std::vector<Candidate> & out) : k_(k), capacity_(2 * k + 64), out_(out) {
@@ -90,7 +91,8 @@ public:
     }
 
 private:
-    // Leaves the k best, the worst of them last. Ties at the threshold are won by the lower id, which came earlier.
+    // Leaves the k best candidates, the worst of them last. Ties at the threshold are won by the lower id, which came
+    // earlier.
     void cut() {
         const auto kth = out_.begin() + static_cast<std::ptrdiff_t>(k_ - 1);
         std::nth_element(out_.begin(), kth, out_.end(), ranks_before);

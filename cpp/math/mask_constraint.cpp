@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t bits = 32;
 constexpr std::size_t most_places = 64;
-constexpr std::size_t most_tested = 512;  // candidates at a place; a mask of the vocabulary is faster than more
+constexpr std::size_t most_tested = 512;  // the most candidates to test at a place; for more, a mask is faster
 constexpr std::size_t first_probes = 8;
 
 bool allows(const std::vector<std::uint32_t> & mask, std::int32_t token) {
@@ -98,7 +98,7 @@ bool MaskConstraint::has_choice(const std::int32_t * recent, std::size_t n_recen
 
 MaskConstraint::Place & MaskConstraint::at(const std::int32_t * recent, std::size_t n_recent) {
     const auto [known, given] = std::mismatch(steps_.begin(), steps_.end(), recent, recent + n_recent);
-    // If `recent` is a beginning of steps_, what is known of later places is kept: it may be asked for again.
+    // If `recent` is a beginning of steps_, the later places are kept, because they may be asked for again.
     if (given != recent + n_recent) {
         const auto common = static_cast<std::size_t>(known - steps_.begin());
         places_.erase(places_.upper_bound(common), places_.end());

@@ -15,7 +15,7 @@ namespace specllama {
 class MaskConstraint final : public Constraint {
 public:
     struct Mask {
-        std::vector<std::uint32_t> allowed;  // a bit for each token, the lowest first; a token without one is forbidden
+        std::vector<std::uint32_t> allowed;  // a bit for each token, the lowest first; a missing bit forbids its token
         bool may_end = false;                // whether a token that ends the text may come next
         std::int32_t guess = -1;             // a token that begins the only text that may come next; -1 if several may
         bool is_free = false;                // all tokens may come next; the other fields mean nothing then
@@ -40,7 +40,7 @@ public:
 private:
     struct Place {
         std::optional<Mask> mask;
-        std::size_t num_tested = 0;  // candidates, without a mask
+        std::size_t num_tested = 0;  // the number of candidates that were tested without a mask
     };
 
     Place & at(const std::int32_t * recent, std::size_t n_recent);
@@ -52,9 +52,10 @@ private:
     Source source_;
     Test test_;
     std::vector<std::int32_t> probes_;
-    std::vector<std::int32_t> steps_;      // a text: places_ has what is known of positions in it
-    std::map<std::size_t, Place> places_;  // by the number of tokens before the position. Kept for the second who asks:
-                                           // both the draft and the target do
+    std::vector<std::int32_t> steps_;  // the text whose positions places_ describes
+    // By the number of tokens before the position. Places are kept because the draft and the target both ask about
+    // them.
+    std::map<std::size_t, Place> places_;
 };
 
 }  // namespace specllama

@@ -12,7 +12,8 @@ namespace specllama {
 
 // Draws of different streams are independent. `gumbel` is keyed by the position in the history, because the coupled
 // rule needs the same noise for draft and target. The other streams are keyed by the number of the round, because block
-// verification looks at uniforms of positions that it leaves to the next round, which must not see the same uniforms.
+// verification also looks at uniforms of positions that are decided in the next round, and the next round must not see
+// the same uniforms.
 enum class Stream : std::uint64_t { gumbel = 1, draft = 2, accept = 3, next = 4 };
 
 inline std::uint64_t mix64(std::uint64_t z) {

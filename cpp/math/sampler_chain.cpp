@@ -1,4 +1,5 @@
-// The sampler chain: patch the logits, select the few that survive truncation, make probabilities of them.
+// The sampler chain: patch the logits, select the few candidates that survive truncation, turn their logits into
+// probabilities.
 #include "math/sampler_chain.hpp"
 
 #include <algorithm>
@@ -65,7 +66,7 @@ public:
     }
 
 private:
-    // The index of the token's logit; nothing if it has none.
+    // The index of the token's logit; nothing if the token has none.
     std::optional<std::size_t> place_of(int32_t token) const {
         const auto place = listed_ != nullptr ? listed_->place_of(token) : std::optional<std::size_t>(token);
         return token >= 0 && place && *place < n_ ? place : std::nullopt;
@@ -131,7 +132,7 @@ void distribute_allowed(const SamplerParams & params, const Allowance & allowanc
     }
 }
 
-// Replaces numbers in the list by token ids.
+// Replaces places in the list by token ids.
 void name_tokens(const TokenList & listed, Distribution & out) {
     for (int32_t & id : out.ids) {
         id = listed.token(static_cast<std::size_t>(id));

@@ -1,4 +1,5 @@
-// The sampler chain makes of logits the probabilities from which a token is drawn. Knows neither llama.cpp nor Python.
+// The sampler chain turns logits into the probabilities from which a token is drawn. Knows neither llama.cpp nor
+// Python.
 #pragma once
 
 #include <cstddef>
@@ -29,13 +30,14 @@ public:
     //   logits [n_vocab]: patched in place by bias and penalties, and restored before the return.
     //   recent [n_recent]: the tokens generated so far in this call, drafted ones included. The penalties see the last
     //   of them, the constraint sees all, and DRY sees the prompt before them, too.
-    // Throws NoTokenLeft if no token has a finite logit, or none of those is allowed, and whatever the logits processor
-    // throws.
+    // Throws NoTokenLeft if no token has a finite logit, or if the constraint allows no token that has one, and
+    // whatever the logits processor throws.
     void apply(float * logits, std::size_t n_vocab, const int32_t * recent, std::size_t n_recent,
                Distribution & out) const;
 
-    // Computes the distribution over the tokens of a list, as if there were no others. No logits processor is called.
-    //   logits [n]: the logits of those tokens, as TokenList::gather returns them.
+    // Computes the distribution over the tokens of a list, as if there were no other tokens. No logits processor is
+    // called.
+    //   logits [n]: the logits of the listed tokens, as TokenList::gather returns them.
     void apply(const TokenList & listed, float * logits, std::size_t n, const int32_t * recent, std::size_t n_recent,
                Distribution & out) const;
 

@@ -11,9 +11,9 @@ namespace specllama {
 
 namespace {
 
-// Which values are usable.
+// The checks of values, which the tables in sampler_params.hpp name.
 bool any_number(double value) { return !std::isnan(value); }
-// +inf would make every kept token equally likely by way of inf - inf; -inf only means "below 0".
+// +inf is refused: it leads to inf - inf, and would make all kept tokens equally likely. -inf only means "below 0".
 bool below_infinity(double value) { return value < std::numeric_limits<double>::infinity(); }
 bool finite(double value) { return std::isfinite(value); }
 bool above_0(double value) { return std::isfinite(value) && value > 0.0; }

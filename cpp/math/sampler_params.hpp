@@ -1,5 +1,5 @@
 // The parameters of the sampler chain, in two tables. Fields, defaults, checks, bindings and Python's options are made
-// of them. A new parameter needs a line here, and the code that applies it.
+// of these tables. A new parameter needs a line here, and the code that applies it.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,7 @@ struct SamplerParams {
 #undef SPECLLAMA_FIELD
     std::vector<std::pair<int32_t, float>> logit_bias;     // added to the logit; -inf bans the token
     std::shared_ptr<const SequenceBreakers> dry_breakers;  // null: none
-    std::vector<int32_t> dry_prompt;                       // what DRY sees before the tokens that were generated
+    std::vector<int32_t> dry_prompt;                       // the prompt, which DRY sees before the generated tokens
 
     // Throws std::invalid_argument, which names the parameter, its value and what is allowed.
     void validate() const;

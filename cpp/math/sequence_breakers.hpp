@@ -14,17 +14,17 @@ class SequenceBreakers {
 public:
     using Rests = std::vector<std::vector<int32_t>>;
 
-    // Sets all breakers that begin with `first`: each is followed by one of `rests`, which may be empty.
+    // Sets all breakers that begin with `first`: each consists of `first` and one of `rests`. A rest may be empty.
     void put(int32_t first, std::shared_ptr<const Rests> rests) { rests_[first] = std::move(rests); }
 
-    // The number of tokens after the last breaker of a text, which is given with its last token first. If the text has
-    // no breaker, it is the number of all tokens. Where several breakers begin at one token, the longest counts.
+    // The number of tokens after the last breaker of a text; the number of all tokens if the text has no breaker.
+    // backwards: the text, the last token first. Where several breakers begin at one token, the longest counts.
     std::size_t num_behind(const std::vector<int32_t> & backwards) const;
 
     bool breaks_alone(int32_t token) const;
 
 private:
-    std::unordered_map<int32_t, std::shared_ptr<const Rests>> rests_;  // by the first token
+    std::unordered_map<int32_t, std::shared_ptr<const Rests>> rests_;  // by the breakers' first token
 };
 
 }  // namespace specllama

@@ -1,4 +1,5 @@
-// The end of the sampler chain: XTC and the temperature, fixed or dynamic, as llama.cpp has them, make probabilities.
+// The end of the sampler chain: XTC and the temperature, fixed or dynamic as in llama.cpp, turn candidates into
+// probabilities.
 #include "math/tempering.hpp"
 
 #include <algorithm>
@@ -24,8 +25,8 @@ void normalise(std::vector<double> & probs, double sum) {
     }
 }
 
-// llama.cpp's entropy-based temperature (by kalomaze): it is lower where the model is surer. `slots`: the number of
-// candidates whose largest possible entropy the entropy is compared with.
+// llama.cpp's entropy-based temperature (by kalomaze): the surer the model, the lower the temperature. `slots`: the
+// number of candidates. The entropy is divided by their largest possible entropy, log(slots).
 double temperature_at(const SamplerParams & params, double entropy, std::size_t slots) {
     const double lowest = std::max(0.0F, params.temperature - params.dynatemp_range);
     const double highest = static_cast<double>(params.temperature) + params.dynatemp_range;
@@ -56,7 +57,7 @@ struct Weighed {
     }
 };
 
-// softmax(logits / temperature), with the temperature that these candidates have.
+// softmax(logits / temperature). A dynamic temperature follows from the entropy of these candidates.
 void temper_some(const SamplerParams & params, const Weighed & kept, std::size_t slots, std::vector<double> & probs) {
     double temperature = params.temperature;
     if (params.dynatemp_range > 0.0F && kept.count > 1) {
@@ -84,8 +85,8 @@ std::size_t num_excluded(const SamplerParams & params, const Weighed & kept) {
     return reaching > 0 ? reaching - 1 : 0;
 }
 
-// probs = (1 - share) probs + share others. `others` is shorter: it has no entries for the first of `probs`, which
-// count as 0.
+// probs = (1 - share) probs + share others. `others` is shorter: it lacks entries for the first tokens of `probs`, and
+// counts as 0 there.
 void mix(std::vector<double> & probs, const std::vector<double> & others, double share) {
     const std::size_t first = probs.size() - others.size();
     for (std::size_t i = 0; i < probs.size(); ++i) {
@@ -129,7 +130,7 @@ void temper_all(const SamplerParams & params, const float * logits, std::size_t 
         const double surprise = entropy(logits, n, top, sum_exp(logits, n, top, 1.0F));
         temperature = static_cast<float>(std::min<double>(temperature_at(params, surprise, slots), largest_float));
     }
-    const float scale = std::min(1.0F / temperature, largest_float);  // keeps 0 * scale at 0
+    const float scale = std::min(1.0F / temperature, largest_float);  // finite, so that 0 * scale is 0
     normalise(probs, exp_all(logits, n, top, scale, probs));
 }
 

@@ -1,4 +1,5 @@
-// The end of the sampler chain: XTC and the temperature, fixed or dynamic, as llama.cpp has them, make probabilities.
+// The end of the sampler chain: XTC and the temperature, fixed or dynamic as in llama.cpp, turn candidates into
+// probabilities.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +12,16 @@
 
 namespace specllama {
 
-// XTC ("exclude top choices", by p-e-w): with a probability a it takes away all tokens that reach a threshold, but the
-// least probable of them. So the next token has the distribution (1 - a) p + a p', where p is tempered with all tokens,
-// and p' without those that XTC takes away. This mixture is computed here. No random number is drawn, so p and q stay
-// functions of the text.
+// XTC ("exclude top choices", by p-e-w): with a probability a, XTC takes away all tokens whose probability reaches a
+// threshold, except the least probable of these. So the next token has the distribution (1 - a) p + a p', where p is
+// tempered with all tokens, and p' without the tokens that XTC takes away. This mixture is computed here. No random
+// number is drawn, so p and q stay functions of the text.
 
-// Makes probabilities of `kept`: the candidates that truncation has left of n_vocab, in descending order. Throws
-// NoTokenLeft if there is none.
+// Turns the logits of `kept` into probabilities: the candidates that truncation has left of n_vocab, in descending
+// order. Throws NoTokenLeft if there is none.
 void temper(const SamplerParams & params, const std::vector<Candidate> & kept, std::size_t n_vocab, Distribution & out);
 
-// Makes probabilities of the logits of a whole vocabulary.
+// Turns the logits of a whole vocabulary into probabilities.
 void temper(const SamplerParams & params, const float * logits, std::size_t n_vocab, Distribution & out);
 
 // softmax of the logits of a whole vocabulary, without XTC and temperature.

@@ -29,7 +29,7 @@ void TextMatcher::add(const std::string & text, std::uint64_t bit) {
     states_[state].complete |= bit;
 }
 
-// States are visited by depth, so that those of shorter beginnings are connected first.
+// States are visited by depth, so that the states of shorter beginnings are connected first.
 void TextMatcher::connect() {
     std::queue<std::size_t> waiting({0});
     for (; !waiting.empty(); waiting.pop()) {

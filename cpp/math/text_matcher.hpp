@@ -34,9 +34,9 @@ public:
 private:
     struct State {
         std::array<std::size_t, 256> next{};  // the next state, by the next byte; in state 0 no text has begun
-        std::size_t shorter = 0;              // the state of the longest other beginning that ends here
+        std::size_t shorter = 0;              // failure link: the state of the longest other beginning that ends here
         std::size_t depth = 0;                // how many bytes of a text have been seen
-        std::uint64_t through = 0;            // texts that begin with these bytes and have more
+        std::uint64_t through = 0;            // texts that begin with these bytes and are longer
         std::uint64_t complete = 0;           // texts that end here
     };
 

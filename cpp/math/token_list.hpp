@@ -11,8 +11,8 @@
 
 namespace specllama {
 
-// The list consists of whole groups of `group_size` neighbouring ids, because the kernels multiply so many rows of an
-// output matrix at once.
+// The list consists of whole groups of `group_size` neighbouring ids, because the kernels multiply `group_size` rows of
+// an output matrix at once.
 class TokenList {
 public:
     static constexpr std::size_t group_size = 16;
@@ -52,8 +52,8 @@ public:
         return group ? std::optional(*group * group_size + id % group_size) : std::nullopt;
     }
 
-    // Copies the logits of the listed tokens with ids below n to `out`, side by side. No others of `logits` [n] are
-    // read.
+    // Copies the logits of the listed tokens with ids below n to `out`, side by side. No other elements of `logits` [n]
+    // are read.
     void gather(const float * logits, std::size_t n, std::vector<float> & out) const {
         out.clear();
         out.reserve(groups_.size() * group_size);

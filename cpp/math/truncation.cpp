@@ -11,7 +11,7 @@ namespace {
 
 constexpr float kRounding = 1e-5F;
 
-// How many of the first probabilities reach `mass` together; 0 if all of them do not.
+// How many of the first probabilities reach `mass` together; 0 if even all of them do not.
 std::size_t count_reaching(const std::vector<double> & probs, double mass, bool strictly) {
     double cumulative = 0.0;
     for (std::size_t i = 0; i < probs.size(); ++i) {
@@ -52,7 +52,8 @@ void Truncation::select_by_min_p(float top) {
 // Keeps the best top_k of the candidates that lie within top_n_sigma standard deviations of the largest logit.
 void Truncation::sigma_of_all() {
     const float reach = params_.top_n_sigma * static_cast<float>(standard_deviation(logits_, n_));
-    // If there are only two tokens, one lies exactly two deviations below the other. Rounding must not decide about it.
+    // If there are only two tokens, one lies exactly two deviations below the other. Rounding must not decide whether
+    // that token is kept.
     const float threshold = largest(logits_, n_) - reach - kRounding * std::max(1.0F, reach);
     if (params_.top_k <= 0) {
         select_at_least(logits_, n_, threshold, kept_);
@@ -83,7 +84,7 @@ std::vector<double> Truncation::probabilities_of_kept(double sum) const {
     return probs;
 }
 
-// Keeps the shortest prefix with mass top_p. False if kept_ does not reach it.
+// Keeps the shortest prefix with mass top_p. Returns false if kept_ has less mass than that.
 bool Truncation::reach_top_p(double sum) {
     if (kept_.empty()) {
         return true;
@@ -96,8 +97,8 @@ bool Truncation::reach_top_p(double sum) {
     return true;
 }
 
-// Applies top-p to the whole vocabulary. If min-p is on, it bounds the selection; else more and more candidates are
-// looked at.
+// Applies top-p to the whole vocabulary. If min-p is on, only the candidates that it leaves are looked at; else more
+// and more of the best ones, until they reach top_p.
 void Truncation::top_p_of_all() {
     const float top = largest(logits_, n_);
     const double sum = sum_exp(logits_, n_, top, 1.0F);

@@ -14,7 +14,7 @@ import filelock
 REQUEST_ID = "batch_req_"
 """The beginning of the ``id`` of an answer in OpenAI's format. The line's key follows."""
 _STARTS = (b'{"index": ', b'{"id": ', b'{"custom_id": ')
-_SECONDS_UNTIL_SYNC = 5.0  # between two syncs; a power loss costs the answers after the last one
+_SECONDS_UNTIL_SYNC = 5.0  # between two syncs; a power loss costs the answers after the last sync
 
 
 class Answers:
@@ -46,7 +46,7 @@ class Answers:
         """Append a whole answer. Every few seconds the file is synced to the disk.
 
         Raises:
-            OSError: the answer cannot be written. The file then ends with the answer before.
+            OSError: the answer cannot be written. The file then ends with the previous answer.
         """
         line = memoryview(_json(answer) + b"\n")
         size = self._size + len(line)
@@ -121,5 +121,5 @@ def _key_of(answer: dict[str, Any]) -> str:
 def _json(answer: dict[str, Any]) -> bytes:
     try:
         return json.dumps(answer, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:  # UTF-8 has no half surrogate pair, which a name may have; in ASCII JSON escapes it
+    except UnicodeEncodeError:  # UTF-8 has no half surrogate pair, which a name may have; ASCII JSON escapes it
         return json.dumps(answer).encode("ascii")

@@ -36,7 +36,7 @@ class Batch:
         name: the model's name in answers in OpenAI's format.
 
     Attributes:
-        num_texts: the number of answers that this run has added, with errors.
+        num_texts: the number of answers that this run has added, errors included.
         num_errors: the number of errors among them.
     """
 
@@ -56,7 +56,8 @@ class Batch:
         """Add all answers that are missing.
 
         Args:
-            count: how many texts to generate at once; one with a warning if the model's memory cannot be shared.
+            count: how many texts to generate at once. If the model's memory cannot be shared, texts are generated one
+                after the other, with a warning.
             progress: shows the outcomes, such as a progress bar.
 
         Raises:
@@ -110,7 +111,7 @@ class Batch:
 
                 body = openai.body_of(line, self._defaults)
                 return functools.partial(openai.generate, self._llm, body=body, name=self._name), openai.is_alone(body)
-        except Exception as error:  # the outcome of this line, and not the end of all
+        except Exception as error:  # the error is the outcome of this line, and the batch goes on
             return functools.partial(_raise, error), False
         is_alone = takes_the_model_alone({**self._defaults, **line.content})
         return functools.partial(plain.generate, self._llm, line=line, defaults=self._defaults), is_alone

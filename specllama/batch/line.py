@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from specllama.prompts import object_of
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_LONGEST = 8 << 20  # bytes of a line, as many as the server takes of a request
+_LONGEST = 8 << 20  # the most bytes of a line, equal to the server's limit of a request
 _REQUEST = ("url", "method", "body")
 
 
@@ -24,7 +24,7 @@ class Line:
     number: int
     """The number of the line in the file, from 1."""
     key: str
-    """The key of its answer: 32 hexadecimal digits, a hash of the line's text and, if it has no name, of its number."""
+    """The key of the line's answer: 32 hex digits, a hash of the text and, if the line has no name, of its number."""
     name: dict[str, Any]
     """The field that names the line in its answer: its ``custom_id`` or ``id``, or else its number as ``index``."""
     content: dict[str, Any]
@@ -34,7 +34,7 @@ class Line:
 
     @property
     def is_request(self) -> bool:
-        """Whether it is in OpenAI's batch format."""
+        """Whether the line is in OpenAI's batch format."""
         return _is_request(self.content)
 
 
@@ -58,7 +58,7 @@ def lines_of(path: Path) -> Generator[Line, None, None]:
 
 
 def _too_long(number: int, beginning: bytes, file: BinaryIO) -> Line:
-    """Make the `Line` of a line that is too long. The rest after `beginning` is read, and not kept."""
+    """Make the `Line` of a line that is too long. The line is read on to its end, and not kept."""
     digest = hashlib.blake2b(b"%d " % number + beginning, digest_size=16)
     part = beginning
     while part and not part.endswith(b"\n"):
@@ -90,7 +90,7 @@ def _line(number: int, text: bytes, named: dict[bytes, int]) -> Line:
 
 
 def _name_of(content: dict[str, Any]) -> dict[str, Any]:
-    """The `name` that a line has itself; empty if it has none.
+    """The field that names a line; empty if the line has none.
 
     Raises:
         ValueError: the name is not a text or a whole number, or a request has none.

@@ -45,7 +45,7 @@ _MODELS: dict[str, type[Body] | type[ResponsesRequest]] = {
 
 
 class LineError(ValueError):
-    """A line that is no request."""
+    """A line in OpenAI's format that is no valid request."""
 
 
 def body_of(line: Line, defaults: dict[str, Any]) -> Body:
@@ -93,7 +93,7 @@ def generate(llm: Llama, slot: Slot, watch: Watch, body: Body, name: str) -> dic
         name: the model's name, unless the request has one.
 
     Raises:
-        Exception: the body asks for what cannot be done, or generating has failed.
+        Exception: the body asks for something that cannot be done, or generating has failed.
     """
     body.require_room(llm)
     body.model = body.model or name
@@ -107,7 +107,7 @@ def generate(llm: Llama, slot: Slot, watch: Watch, body: Body, name: str) -> dic
 
 
 def answer(line: Line, outcome: Outcome) -> dict[str, Any]:
-    """The object that is written to the output."""
+    """The object that the output gets for a line."""
     head = {"id": f"{REQUEST_ID}{line.key}", **line.name}
     if isinstance(outcome.error, LineError):
         said = {"code": "invalid_request", "message": problem_of(line, outcome.error)}

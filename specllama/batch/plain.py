@@ -29,9 +29,9 @@ def generate(llm: Llama, slot: Slot, watch: Watch, line: Line, defaults: dict[st
         defaults: the arguments that the line may leave out.
 
     Raises:
-        Exception: what the method raises; ValueError also for a line with neither a prompt nor messages, or both.
+        Exception: whatever the method raises; ValueError also for a line with neither a prompt nor messages, or both.
     """
-    # null is the default, but for max_tokens, where Python's None means as many as fit.
+    # A null stands for the default of an argument. Only max_tokens keeps it: there None means as many tokens as fit.
     of_line = {name: value for name, value in line.content.items() if name not in line.name}
     arguments = {name: value for name, value in of_line.items() if value is not None or name == "max_tokens"}
     given = [name for name in _METHODS if name in arguments]
@@ -50,7 +50,7 @@ def generate(llm: Llama, slot: Slot, watch: Watch, line: Line, defaults: dict[st
 
 
 def answer(line: Line, outcome: Outcome) -> dict[str, Any]:
-    """The object that is written to the output."""
+    """The object that the output gets for a line."""
     if outcome.error is not None:
         said = {"error": {"message": problem_of(line, outcome.error), "type": type(outcome.error).__name__}}
         return {**line.name, **said, "key": line.key}

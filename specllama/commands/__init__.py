@@ -1,4 +1,4 @@
-"""The subcommands, one module for each. `add_parser` declares its arguments, and `run` returns its exit code.
+"""The subcommands, one module for each. `add_parser` declares the arguments, and `run` returns the exit code.
 
 These modules import nothing slow at their top, so that `specllama --help` answers at once.
 """

@@ -1,6 +1,6 @@
 """The arguments that several commands share: models, contexts, and sampling.
 
-The functions that make keyword arguments leave out what the user has not given.
+The functions that make keyword arguments leave out the arguments that the user has not given.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def checked_text(given: str) -> str:
     """Check a text for a model, and return it.
 
     Raises:
-        ValueError: it was not UTF-8. Python keeps such bytes as lone surrogates, which no model can read.
+        ValueError: the text was not UTF-8. Python keeps such bytes as lone surrogates, which no model can read.
     """
     try:
         given.encode("utf-8")
@@ -152,7 +152,7 @@ def add_num_draft_tokens(parser: argparse._ActionsContainer) -> None:
 
 
 def add_max_draft_tokens(parser: argparse._ActionsContainer) -> None:
-    """Add the limit of `auto`."""
+    """Add the most tokens that ``--num-draft-tokens auto`` drafts in a round."""
     parser.add_argument(
         "--max-draft-tokens",
         type=whole(1, MOST_DRAFT_TOKENS),
@@ -274,7 +274,7 @@ def add_server_sampling_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def context_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The keyword arguments of `specllama.Llama` for the context. The default threads are those that `tune` uses."""
+    """The keyword arguments of `specllama.Llama` for the context. The default threads are as for `tune`."""
     from specllama.backend.cpu import default_threads
 
     threads = arguments.n_threads or default_threads()
@@ -316,7 +316,7 @@ def both_classes(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[st
 
     context = {"model_path": resolve(arguments.model_path), **context_options(arguments)}
     theirs = {name: value for name, value in context.items() if name != "kernels"}
-    if values_of_block(context.get("type_v")) > 1:  # specllama turns flash attention on for these by itself
+    if values_of_block(context.get("type_v")) > 1:  # only specllama turns flash attention on for such types by itself
         theirs["flash_attn"] = True
     return theirs, {**context, **draft_options(arguments)}
 
@@ -350,7 +350,7 @@ def read_prompts(paths: Iterable[Path]) -> tuple[list[Prompt], list[str]]:
 
 
 def load_pair(arguments: argparse.Namespace, **options: Any) -> Llama:
-    """Load the models that `add_model_arguments` has added. ``options`` are those of `load_llama`.
+    """Load the models that `add_model_arguments` has added. ``options`` are arguments of `load_llama`.
 
     Raises:
         UsageError: nothing would be drafted.
@@ -365,8 +365,8 @@ def load_llama(arguments: argparse.Namespace, *, draft_if_none: str | None = Non
 
     Args:
         arguments: what the user has given.
-        draft_if_none: the draft, if the user has given none. To measure what drafting would cost, a command needs one:
-            without a draft, a context has no snapshots of a recurrent state, and takes tokens back slowly.
+        draft_if_none: the draft, if the user has given none. A command that measures what drafting would cost needs a
+            draft: without a draft, a context has no snapshots of a recurrent state, and takes tokens back slowly.
     """
     from specllama import Llama
 
@@ -383,6 +383,6 @@ def load_llama(arguments: argparse.Namespace, *, draft_if_none: str | None = Non
 
 
 def _given_of(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Those of these arguments that the command has, and the user has given."""
+    """The arguments among `names` that the command has and the user has given."""
     found = {name: getattr(arguments, name, None) for name in names}
     return {name: value for name, value in found.items() if value is not None}

@@ -112,7 +112,7 @@ def _check_files(source: Path, output: Path) -> None:
         raise FileNotFoundError(
             f"--input {source} does not exist: give the path of a file with a prompt, a chat or a request on each line"
         )
-    with source.open("rb"):  # fails before the output is created
+    with source.open("rb"):  # an unreadable input fails here, before the output is created
         pass
     if output.exists() and source.samefile(output):
         raise ValueError(f"--input and --output are both {source}: give another --output")
@@ -137,7 +137,7 @@ def _progress_lines(outcomes: Iterator[Outcome], total: int, num_done: int) -> G
     """Pass outcomes on, and print a line on stderr every half minute, so that a log shows the progress."""
     from specllama.commands.steps import duration
 
-    started, under_way = time.monotonic(), threading.Lock()  # Ctrl-C could leave an Event half set
+    started, under_way = time.monotonic(), threading.Lock()  # a Lock, since Ctrl-C could leave an Event half set
     under_way.acquire()
     num_new = num_tokens = 0
 

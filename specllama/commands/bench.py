@@ -105,7 +105,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure. Whatever ends it, the results so far are printed."""
+    """Measure. The results so far are printed also after an error or Ctrl-C."""
     from specllama.commands.steps import steps
     from specllama.engine import LOOKUP
     from specllama.evidence.bench import Bench, Plan
@@ -166,7 +166,7 @@ _probabilities.__name__ = "list of numbers"  # argparse's name of the type
 
 
 def _against(prompts: list[Prompt], problems: list[str], plan: Plan, arguments: argparse.Namespace) -> int:
-    """Compare with llama_cpp's own class. Whatever ends it, the results so far are printed."""
+    """Compare with llama_cpp's own class. The results so far are printed also after an error or Ctrl-C."""
     import json
 
     from specllama.commands.steps import steps
@@ -193,7 +193,8 @@ def _reporting_to(progress: Steps, num_modes: int) -> Callable[[Run | Call, int,
     turn: list[Run | Call] = []
 
     def on_run(run: Run | Call, done: int, total: int) -> None:
-        if turn and (turn[0].prompt_id, turn[0].repeat) != (run.prompt_id, run.repeat):  # a call has failed
+        # A call of the previous turn has failed, so that turn never becomes complete.
+        if turn and (turn[0].prompt_id, turn[0].repeat) != (run.prompt_id, run.repeat):
             turn.clear()
         turn.append(run)
         line = None
@@ -206,7 +207,7 @@ def _reporting_to(progress: Steps, num_modes: int) -> Callable[[Run | Call, int,
 
 
 def _signed(result: _R, arguments: argparse.Namespace, problems: list[str]) -> _R:
-    """Add the command line to the result. It is meant to be published, so names of home folders are left out."""
+    """Add the command line to the result. Users publish results, so names of home folders are left out."""
     from specllama.evidence.machine import without_home
 
     words: Sequence[str] = arguments.command_line

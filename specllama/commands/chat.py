@@ -103,7 +103,7 @@ class Chat:
             self._out.print(legend())
 
     def run(self, messages: Iterable[str]) -> None:
-        """Take messages until they end, or until one is /exit."""
+        """Handle messages and commands until they end, or until one is /exit."""
         for message in messages:
             if message.strip() == "/exit":
                 return
@@ -278,7 +278,7 @@ def _line_of_script(prompt: str) -> str | None:
 
 @contextlib.contextmanager
 def _history(path: Path) -> Iterator[None]:
-    """A context manager that offers what was typed in earlier chats, and keeps what is typed in its block."""
+    """A context manager that offers the lines of earlier chats, and saves the lines that are typed in its block."""
     try:
         import readline
     except ImportError:  # Windows has no readline

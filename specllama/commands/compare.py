@@ -42,7 +42,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace, models: str = "") -> int:
     """Decode in both ways, and show the texts.
 
-    `models` names the models in the report; empty for their files' names.
+    `models` names the models in the report. If it is empty, the report has the names of the files.
     """
     from rich.console import Console
 

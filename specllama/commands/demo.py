@@ -86,9 +86,9 @@ class Pair(NamedTuple):
 def choose_pair(target: Model, draft: Model, *, gpu: bool, kernels: bool, memory: int) -> Pair:
     """Choose types of the weights that let speculation show its gain on this machine.
 
-    Speculation pays where decoding mostly waits for weights to be read. That is so for 4-bit weights on a GPU, and on a
-    CPU with our kernels. A CPU without them spends most of the time computing. There a type with more bits is chosen,
-    which behaves like the larger models that people use drafts for.
+    Speculation pays where decoding mostly waits for weights to be read. So it is with 4-bit weights on a GPU, and on a
+    CPU with our kernels. A CPU without our kernels spends most of the time computing. For such a CPU a type with more
+    bits is chosen, which behaves like the larger models that people use drafts for.
 
     Args:
         target: the catalog's target.
@@ -115,7 +115,7 @@ def choose_pair(target: Model, draft: Model, *, gpu: bool, kernels: bool, memory
 
 
 def _in_type(model: Model, file_type: str) -> str:
-    """The path of a model with a type. The file is made on the first run."""
+    """The path of a model with weights of a type. The first run makes the file."""
     if file_type == model.type:
         return str(model.path)
     path = model.variant_path(file_type)

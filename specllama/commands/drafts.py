@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _CTX_SIZE = 4096
 _LOOKUP = "lookup"
-_MOST_FOREIGN = 3  # models of other tokenizers that are shown and tried, the cheapest ones: a folder may have many
+_MOST_FOREIGN = 3  # the most models of other tokenizers that are shown and tried, the cheapest: a folder may have many
 _CONVERT = "convert it with llama.cpp's convert_hf_to_gguf.py"
 
 
@@ -98,7 +98,7 @@ def _forget(model: str | None) -> int:
 
 
 def remember_gains(survey: Survey, gains: Mapping[str, Gain | str]) -> None:
-    """Keep what was measured for ``-md auto``."""
+    """Keep the measured gains, by which ``-md auto`` chooses a draft."""
     from specllama.commands.steps import errors_reported
     from specllama.engine import remember
 
@@ -148,7 +148,7 @@ def _measured(survey: Survey, arguments: argparse.Namespace) -> dict[str, Gain |
                     )
             except (ValueError, RuntimeError, MemoryError) as error:
                 gains[draft] = str(error)
-            remember_gains(survey, {draft: gains[draft]})  # at once: Ctrl-C may come before the next is done
+            remember_gains(survey, {draft: gains[draft]})  # now: Ctrl-C may come during the next measurement
     return gains
 
 
@@ -268,7 +268,7 @@ def _how_to_get(known: KnownDraft) -> str:
 
 
 def _advice(survey: Survey, gains: dict[str, Gain | str]) -> list[str]:
-    """The advice for the user, from the drafts on this machine and from what was measured."""
+    """The advice for the user, from the drafts on this machine and their measured gains."""
     model, auto = survey.path, _auto(survey)
     lines = [str(auto).replace("draft_model='auto'", "-md auto", 1)]
     measured = {name: gain for name, gain in gains.items() if not isinstance(gain, str)}

@@ -140,7 +140,7 @@ def _humaneval(arguments: argparse.Namespace) -> int:
 
 
 def _evaluate(arguments: argparse.Namespace, name: str, prompts: Sequence[Prompt], grade: Grader) -> int:
-    """Load the models, and ask all questions. Whatever ends it, the results so far are printed."""
+    """Load the models, and ask all questions. The results so far are printed also after an error or Ctrl-C."""
     from specllama.commands.steps import steps
     from specllama.evidence.eval import Evaluation
     from specllama.evidence.eval.report import to_text

@@ -98,7 +98,7 @@ class Generation:
 
     Attributes:
         text: the text so far.
-        finish_reason: why it ended; None before.
+        finish_reason: why the text ended; None until it ends.
     """
 
     def __init__(self, llm: Llama) -> None:
@@ -108,7 +108,7 @@ class Generation:
         self._is_thinking = False
 
     def stream(self, prompt: str, *, chat: bool, **options: Any) -> Iterator[str]:
-        """Yield the answer to `prompt` in pieces. `options` go to the completion."""
+        """Yield the answer to `prompt` in pieces. `options` are arguments of the completion."""
         if chat:
             messages = [{"role": "user", "content": prompt}]
             chunks = self._llm.create_chat_completion(messages, stream=True, **options)
@@ -133,7 +133,7 @@ class Generation:
 
     @property
     def tokens(self) -> list[int]:
-        """The ids of the generated tokens, with the one that ended the text."""
+        """The ids of the generated tokens, including the token that ended the text."""
         stats = self._llm.stats
         first = stats.num_prompt_tokens
         return [int(token) for token in self._llm.input_ids[first : first + stats.num_tokens]]

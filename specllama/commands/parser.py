@@ -1,4 +1,4 @@
-"""Reads a command line: options by the names of Python's parameters, too, and one line for what is wrong."""
+"""Parses a command line. Options may also have the names of Python's parameters, and an error is one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """See the base class. An unknown argument is an error at once, of the command that it was given to.
 
-        The result has this parser as ``parser``, or that of the command.
+        The result has the parser of the command as ``parser``; this parser if there is no command.
         """
         found, rest = super().parse_known_args(self._renamed(sys.argv[1:] if args is None else args), namespace)
         if rest:
@@ -45,13 +45,13 @@ class Parser(argparse.ArgumentParser):
         return f"{self.prog}: error: {' '.join(message.split())} (help: {self.prog} --help)"
 
     def _renamed(self, words: Sequence[str]) -> list[str]:
-        """The words, with options by the names that the base class knows."""
+        """The words, with options renamed to the names that the base class knows."""
         known = self.names()
         renamed = list(words)
         for place, word in enumerate(words):
             if word == "--":
                 break
-            if self._commands is not None and not word.startswith("-"):  # all that follows is for this command
+            if self._commands is not None and not word.startswith("-"):  # the words after it are for this command
                 if word not in self._commands.choices:
                     self._suggest(word, self._commands.choices)
                 break
@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
         return renamed
 
     def names(self) -> dict[str, str]:
-        """All long options by the names by which they are understood, with hyphens between words."""
+        """All long options, by each name that is understood for them. The names have hyphens between words."""
         known: dict[str, str] = {}
         for action in self._actions:
             names = [name for name in action.option_strings if name.startswith("--")]
@@ -75,13 +75,14 @@ class Parser(argparse.ArgumentParser):
         name = given.replace("_", "-")
         if name in known:
             return known[name] + equals + value
-        if any(option.startswith(name) for option in known.values()):  # cut short, which the base class understands
+        # An abbreviated option, which the base class understands.
+        if any(option.startswith(name) for option in known.values()):
             return name + equals + value
         self._suggest(given, known, name)
         return word
 
     def _suggest(self, given: str, known: Any, name: str = "") -> None:
-        """End with an error that names what the user may have meant, if there is anything near."""
+        """End with an error that names what the user may have meant, if a known name is similar."""
         near = difflib.get_close_matches(name or given, known, 1)
         if near:
             self.error(f"{given} is not known: did you mean {near[0]}?")

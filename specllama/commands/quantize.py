@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def make_best_draft(arguments: argparse.Namespace) -> str:
-    """Write a model with the type with which it drafts fastest for its target.
+    """Write a model with the type of weights with which it drafts fastest for its target.
 
     Returns:
         The path of the new file, or of the model itself if no other type is faster.
@@ -84,7 +84,7 @@ def make_best_draft(arguments: argparse.Namespace) -> str:
 
     model = Path(resolve(arguments.model))
     check_model(model)
-    specllama.Llama(arguments.as_draft, vocab_only=True, verbose=False).close()  # says what is wrong with the target
+    specllama.Llama(arguments.as_draft, vocab_only=True, verbose=False).close()  # fails if the target is unusable
     outputs = _outputs(arguments, model, CANDIDATES)
     folder = next(iter(outputs.values())).parent
     make_folder(folder)
@@ -114,13 +114,14 @@ def _outputs(arguments: argparse.Namespace, model: Path, types: Iterable[str]) -
     """The file for each type.
 
     Raises:
-        ValueError, FileExistsError: one of them may not be written.
+        ValueError, FileExistsError: one of the files may not be written.
     """
     from specllama.models import default_output, require_free_place
 
     outputs: dict[str, Path] = {name: arguments.output or default_output(arguments.model, name) for name in types}
     if arguments.output is None:
-        outputs = {name: path for name, path in outputs.items() if path.resolve() != model.resolve()}  # not onto itself
+        # No output may replace the model itself.
+        outputs = {name: path for name, path in outputs.items() if path.resolve() != model.resolve()}
     is_named_by_cache = arguments.output is None and not os.path.exists(arguments.model)
     for path in outputs.values():
         require_free_place(path, [model, resolve(arguments.as_draft)])

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from specllama.commands import Subparsers
 
 _KEY_VARIABLE = "SPECLLAMA_API_KEY"
-_CACHE_RAM = 1024  # the default in MiB
+_CACHE_RAM = 1024  # the default of --cache-ram, in MiB
 _USUAL_EMBEDDED = 2048  # the most tokens of a text to embed if --ctx-size is 0
-_MOST_EMBEDDED = 8192  # in any case: a text is one batch, and its memory grows with the square of that
-_MAX_BODY = 8 << 20  # equal to server.request_limits.MAX_BODY, which cannot be imported without the extra
+_MOST_EMBEDDED = 8192  # with any --ctx-size: a text is one batch, whose memory grows with the square of its length
+_MAX_BODY = 8 << 20  # equal to server.request_limits.MAX_BODY, which cannot be imported without the extra `server`
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -164,12 +164,12 @@ def run(arguments: argparse.Namespace) -> int:
             finally:
                 for worker in {app.state.worker, app.state.embedding_worker}:
                     worker.shut_down()
-                    worker.close()  # before the end of the block frees the model
+                    worker.close()  # now, since the end of the block frees the model
     return 0
 
 
 def _opened_embedder(arguments: argparse.Namespace) -> contextlib.closing[Llama]:
-    """Open the second model, for texts as long as it was trained for and --ctx-size allows."""
+    """Open the embedding model, for texts as long as its training and --ctx-size allow."""
     from specllama.models import resolve, trained_context
     from specllama.server import open_embedder
 

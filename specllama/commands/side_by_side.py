@@ -1,4 +1,4 @@
-"""Shows a prompt being decoded plainly and speculatively, and reports what both ways took."""
+"""Shows a prompt being decoded plainly and speculatively, and reports the speeds of both ways."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _in_turn(out: Console) -> Iterator[Any]:
 
 
 class Panes:
-    """Shows both texts in columns while they grow. At the end, or after an error, it prints them as a whole."""
+    """Shows both texts in columns while they grow. At the end, or after an error, the whole texts are printed."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -121,7 +121,7 @@ def _rate(side: compare.Side) -> str:
 
 
 def report(out: Console, comparison: compare.Comparison, models: str = "", remark: str | None = None) -> None:
-    """Print what both ways took and what it means, also if plain decoding was faster.
+    """Print the measurements of both ways and their meaning, also if plain decoding was faster.
 
     Args:
         out: the console to print on.

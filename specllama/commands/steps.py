@@ -15,7 +15,7 @@ from specllama.backend.streams import show
 class Steps:
     """Progress as a bar on a terminal, and as lines elsewhere.
 
-    It is drawn between steps only: a thread that draws in the background would disturb the measurement.
+    The bar is drawn between steps only: a thread that draws in the background would disturb the measurement.
     """
 
     def __init__(self, console: Console) -> None:
@@ -36,8 +36,8 @@ class Steps:
     def done(self, name: str, done: int, total: int, line: str | None) -> None:
         """Note that a step is done.
 
-        The time left is estimated from the steps that were done since the last note. The first call after it says where
-        the work begins: an earlier process may have done a part.
+        The time left is estimated from the steps that were done since the last note. The first call after a note says
+        where the work begins: an earlier process may have done a part.
 
         Args:
             name: the text beside the bar.
@@ -69,14 +69,14 @@ class Steps:
 
 @contextlib.contextmanager
 def errors_reported(what: str) -> Iterator[None]:
-    """A context manager for what follows long work. If it fails, that is said on stderr, and the command goes on.
+    """A context manager for a step after long work. If the step fails, stderr gets the error, and the command goes on.
 
     Args:
-        what: what cannot be done then, as a sentence.
+        what: a sentence that says what could not be done.
     """
     try:
         yield
-    except Exception as error:  # whatever it is, the work is done, and must not look as if it was lost
+    except Exception as error:  # whatever the error, the long work is done, and must not look as if it was lost
         why = " ".join(str(error).split()) or type(error).__name__
         show(f"specllama: {what}: {why}\n")
 

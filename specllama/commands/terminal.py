@@ -6,7 +6,7 @@ from rich.columns import Columns
 from rich.console import Console
 from rich.text import Text
 
-# Characters that control a terminal, and what is shown for each. Tab and newline are allowed.
+# Maps each character that controls a terminal to the character that is shown instead. Tab and newline are allowed.
 _CONTROLS = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"}
 _CONTROLS |= dict.fromkeys(range(0x7F, 0xA0), "\ufffd")
 

@@ -24,7 +24,7 @@ _MOST_ANSWER = 448
 
 
 class Gains(NamedTuple):
-    """What the draft gains over plain decoding, and what lookup gains without it."""
+    """The gain of the draft over plain decoding, and the gain of lookup alone."""
 
     draft: Gain
     lookup: Gain
@@ -143,7 +143,7 @@ def _usual_kind(arguments: argparse.Namespace) -> str:
 def _train(
     arguments: argparse.Namespace, budget: Budget, threads: int, skipped: list[str]
 ) -> tuple[Trained, Path, Gains | None]:
-    """Train, and compare. Returns the result, the draft's path, and the gains; None if they could not be measured."""
+    """Train, and compare. Returns the result, the draft's path, and the gains; None if none could be measured."""
     from specllama.commands.steps import errors_reported, steps
     from specllama.training.train import trained
 
@@ -175,7 +175,7 @@ def _train(
 
 
 def _measured(made: Trained, most: int, threads: int, reporter: _Reporter) -> tuple[str, Gains]:
-    """The fastest type of the draft's weights, and what the draft gains with it."""
+    """The fastest type of the draft's weights, and the gains with a draft of this type."""
     import specllama
     from specllama.engine import LOOKUP
     from specllama.evidence.draft_pays import fastest_type, gain_of
@@ -194,7 +194,7 @@ def _measured(made: Trained, most: int, threads: int, reporter: _Reporter) -> tu
 
 
 def _verdict(path: Path, gains: Gains | None, chosen: str | None) -> str:
-    """What was measured, and how the draft is used."""
+    """The text for the user: the measured gains, and how to use the draft."""
     if gains is None:
         return f"It is used by draft_model={str(path)!r} (-md)"
     gain, by_lookup = gains
@@ -220,7 +220,7 @@ def _skipped(texts: list[Path]) -> list[str]:
 
 
 def _chosen(target: str, path: Path, gains: Gains) -> str | None:
-    """Keep what was measured for ``-md auto``. Returns the draft that ``-md auto`` takes now."""
+    """Keep the measured gains for ``-md auto``. Returns the draft that ``-md auto`` takes now."""
     from specllama.commands.drafts import remember_gains
     from specllama.engine import LOOKUP, chosen_of
     from specllama.models import survey
@@ -234,7 +234,7 @@ def _chosen(target: str, path: Path, gains: Gains) -> str | None:
 
 
 class _Reporter:
-    """Shows the progress of a training on stderr: each step on a terminal, and every tenth of it elsewhere."""
+    """Shows the progress of a training on stderr: each step on a terminal, and every tenth of a step elsewhere."""
 
     def __init__(self, bar: Steps) -> None:
         self._bar = bar

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from specllama.commands.steps import Steps
     from specllama.evidence.tune.choices import TuneResult
 
-_REPEATS = 3  # for comparison only, since nothing is planned with these costs
+_REPEATS = 3  # of each batch with llama.cpp's kernels: few, since these costs are only shown
 _THEIRS = "target, kernels off"
 
 
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             if have_kernels:  # the first Llama is closed before, since two may not fit into memory
                 with errors_reported("llama.cpp's own kernels cannot be measured"):
                     result = _with_llama_cpps_kernels(arguments, result, progress)
-        finally:  # Ctrl-C leaves out the comparison only
+        finally:  # after Ctrl-C, only the comparison is missing
             progress.stop()
             found = json.dumps(result.to_dict(), allow_nan=False) if arguments.output == "json" else to_text(result)
             print(found, flush=True)
@@ -85,7 +85,7 @@ def _with_llama_cpps_kernels(arguments: argparse.Namespace, result: TuneResult, 
 
 
 def _reporting_to(progress: Steps) -> Callable[[str, int, int], None]:
-    """A function that shows the progress. It names each part when it begins, since each has its own speed."""
+    """A function that shows the progress. Each part has its own speed, and is named when it begins."""
     from specllama.commands.steps import in_tenths
 
     report = in_tenths(progress)

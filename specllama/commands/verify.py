@@ -67,7 +67,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verify. Whatever ends it, the results so far are printed."""
+    """Verify. The results so far are printed also after an error or Ctrl-C."""
     from specllama.commands.steps import in_tenths, steps
     from specllama.engine import DEPENDENT_ON_DRAFT, checked_seed
     from specllama.evidence.verify import Verification
@@ -85,7 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
                 llm,
                 [*(arguments.prompt or ()), *prompts] or None,
                 num_prompts=arguments.num_prompts,
-                seeds=(seed, seed + 1 if checked_seed(seed + 1) is not None else seed + 2),  # -1 means a random one
+                # The second seed must not be -1, which means a random seed.
+                seeds=(seed, seed + 1 if checked_seed(seed + 1) is not None else seed + 2),
                 max_tokens=arguments.max_tokens,
                 samples=arguments.samples,
                 num_contexts=arguments.num_contexts,

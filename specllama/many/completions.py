@@ -40,11 +40,11 @@ class ParallelCompletions:
         """Complete many prompts at once. Each text is the one that ``create_completion`` gives for its prompt alone.
 
         Args:
-            prompts: texts, lists of token ids, or mappings of arguments with a ``prompt``. They are read when they are
+            prompts: texts, lists of token ids, or mappings of arguments with a ``prompt``. Prompts are read as they are
                 needed.
-            max_parallel: how many texts at once; None for the Llama's own number.
-            stream: return the outcomes as they end, instead of a list in the prompts' order. Then at most two for each
-                slot are in memory.
+            max_parallel: how many texts at once; None for the Llama's own ``max_parallel``.
+            stream: return the outcomes as they end, instead of a list in the prompts' order. Then at most two outcomes
+                for each slot are in memory.
             progress: show the progress on stderr; None: if stderr is a terminal.
             kwargs: the arguments of ``create_completion`` for every prompt. A seed is used for every text.
 
@@ -72,7 +72,7 @@ class ParallelCompletions:
 
         Args:
             conversations: lists of messages, or mappings of arguments with ``messages``.
-            max_parallel: how many chats at once; None for the Llama's own number.
+            max_parallel: how many chats at once; None for the Llama's own ``max_parallel``.
             stream: return the outcomes as they end, instead of a list in the chats' order.
             progress: show the progress on stderr; None: if stderr is a terminal.
             kwargs: the arguments of ``create_chat_completion`` for every chat.
@@ -86,12 +86,12 @@ class ParallelCompletions:
         open_them = functools.partial(
             self.create_completions, prompts, max_parallel=max_parallel, stream=True, progress=False, **kwargs
         )
-        opening = asyncio.get_running_loop().run_in_executor(None, open_them)  # no task: it could be cancelled
+        opening = asyncio.get_running_loop().run_in_executor(None, open_them)  # not a task, which could be cancelled
         try:
             outcomes = cast(Outcomes, await asyncio.shield(opening))
             while (outcome := await asyncio.to_thread(next, outcomes, None)) is not None:
                 yield outcome
-        finally:  # also if this is cancelled while the thread opens them
+        finally:  # also if this coroutine is cancelled while the thread opens the outcomes
             await asyncio.wait([opening])
             if opening.exception() is None:
                 await asyncio.to_thread(cast(Outcomes, opening.result()).close)

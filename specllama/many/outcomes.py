@@ -42,7 +42,7 @@ class Outcome:
 
 
 class Outcomes(Runner[Outcome]):
-    """An iterator over the outcomes, in the order in which texts end. About two for each slot wait to be read.
+    """An iterator over the outcomes, in the order in which texts end. About two outcomes for each slot wait unread.
 
     Read it to its end, close it, or drop it: the texts under way then end. ``close`` may be called from any thread. An
     exception in the source of the jobs is raised here once, after the outcomes of the jobs before it.
@@ -54,7 +54,8 @@ class Outcomes(Runner[Outcome]):
     """
 
     def __init__(self, llama: EngineLlama, count: int, jobs: Iterable[Job]) -> None:
-        super().__init__(count, jobs, functools.partial(_one_outcome, llama, count))  # keeps the Llama
+        # The partial function keeps a reference to the Llama.
+        super().__init__(count, jobs, functools.partial(_one_outcome, llama, count))
 
 
 def _one_outcome(llama: EngineLlama, count: int, number: int, job: Job) -> Generator[Outcome, None, None]:
@@ -66,7 +67,7 @@ def _outcome(llama: EngineLlama, count: int, number: int, job: Job) -> Outcome:
         with job.take(llama.engine, count) as slot:
             return Outcome(number, job.run(slot, job.watch), None, job.watch.stats())
     except Stopped:
-        return Outcome(number, None, closed(), job.watch.stats())  # whoever has closed the Llama has stopped the text
+        return Outcome(number, None, closed(), job.watch.stats())  # texts are stopped when the Llama is closed
     except Exception as error:
         return Outcome(number, None, error, job.watch.stats())
 
@@ -89,7 +90,7 @@ def arguments_of(item: Any, name: str, common: Mapping[str, Any]) -> dict[str, A
     arguments = {**common, **given}
     for ours in ("self", "call"):
         if ours in arguments:
-            raise TypeError(f"got an unexpected keyword argument {ours!r}")  # as of any unknown one
+            raise TypeError(f"got an unexpected keyword argument {ours!r}")  # as for any unknown argument
     if arguments.pop("stream", False):
         raise ValueError("stream=True is for all texts together: their outcomes come as they end")
     return arguments

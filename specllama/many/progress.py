@@ -15,8 +15,8 @@ def progress_bar(outcomes: Iterator[Outcome], total: int | None, num_done: int =
 
     Args:
         outcomes: the outcomes, as they end.
-        total: how many there will be in all; None if that is not known.
-        num_done: how many of them were done before.
+        total: the number of outcomes in all; None if it is not known.
+        num_done: the number of outcomes that were done before.
     """
     columns = (
         BarColumn(),

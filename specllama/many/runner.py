@@ -1,4 +1,4 @@
-"""Runs several texts at once: threads that take jobs, and what the jobs give, handed over as it comes."""
+"""Runs several texts at once: threads take jobs, and hand over the items of the jobs as they come."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _CLOSING = 0.1  # seconds between two checks whether the runner was closed
-_FULL = 0.01  # seconds between two checks whether something was read
+_FULL = 0.01  # seconds between two checks whether the reader has taken an item from a full queue
 _PATIENCE = 0.7  # seconds for which Ctrl-C waits for the threads, which end as soon as they can
 
 _Item = TypeVar("_Item")
@@ -35,12 +35,12 @@ _Give = Callable[[int, "Job"], Generator[_Item, None, None]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Job:
-    """One of several texts: what generates it, and where.
+    """One of several texts: the function that generates it, and the slot that it needs.
 
     Attributes:
         run: generates the text in a slot. The watch is its listener.
-        is_alone: whether only the model's own context can generate it.
-        prompt: the text of the prompt, by which a slot is chosen that holds its beginning.
+        is_alone: whether only the model's own context can generate the text.
+        prompt: the text of the prompt. A slot is chosen that holds the beginning of this text.
         watch: follows the text, and stops it.
     """
 
@@ -65,16 +65,17 @@ class Job:
 
 
 class _Work(Generic[_Item]):
-    """What the threads share with the reader.
+    """The state that the threads share with the `Runner`.
 
-    The threads hold this object and not the reader's, so that a reader that is dropped ends them.
+    The threads refer to this object and not to the `Runner`. So a runner that is dropped is freed, which ends the
+    threads.
     """
 
     def __init__(self, count: int, jobs: Iterable[Job], give: _Give[_Item]) -> None:
         self._count = count
         self._jobs = enumerate(jobs)
-        self._source = threading.Lock()  # the jobs may be made by a generator
-        self._give = give  # this may have the only reference to the Llama
+        self._source = threading.Lock()  # only one thread at a time may ask a generator for the next job
+        self._give = give  # may hold the only reference to the Llama
         self._watches: dict[int, Watch] = {}
         self.source_error: BaseException | None = None  # after an error no more jobs are read
         self.given: queue.SimpleQueue[_Item | BaseException | None] = queue.SimpleQueue()
@@ -132,16 +133,17 @@ class _Work(Generic[_Item]):
 
 
 class Runner(Iterator[_Item]):
-    """Runs jobs in threads. Iterating gives what they give, as it comes. About two items for each thread wait unread.
+    """Runs jobs in threads. Iterating gives the jobs' items as they come. About two items for each thread wait unread.
 
     Read it to its end, close it, or drop it: the texts under way then end. ``close`` may be called from any thread. An
-    error of a job ends all of them, and is raised here. An error in the source of the jobs is raised here once, after
-    the items of the jobs before it.
+    error of a job ends all jobs, and is raised here. An error in the source of the jobs is raised here once, after the
+    items of the jobs before it.
 
     Args:
         count: how many threads.
         jobs: the jobs, read as they are needed, by one thread at a time.
-        give: gives the items of a job, from its number and the job, in a thread. It must not hold the runner.
+        give: yields the items of a job, given the job's number and the job. It runs in a thread, and must not refer to
+            the runner.
     """
 
     def __init__(self, count: int, jobs: Iterable[Job], give: _Give[_Item]) -> None:
@@ -153,7 +155,7 @@ class Runner(Iterator[_Item]):
         self._when_dropped.atexit = False
 
     def start(self) -> None:
-        """Start the threads, unless they have been started. If this is interrupted, they end."""
+        """Start the threads, unless they have been started. If Ctrl-C interrupts this call, the threads end."""
         if self._num_working or self._work.threads.is_ended:
             return
         try:
@@ -182,7 +184,7 @@ class Runner(Iterator[_Item]):
             elif isinstance(given, BaseException):
                 self.close()
                 raise given
-            elif not work.threads.is_ended:  # else another thread has closed it
+            elif not work.threads.is_ended:  # else another thread has closed the runner
                 return given
         self.close()
         if work.source_error is not None:
@@ -200,7 +202,7 @@ class Runner(Iterator[_Item]):
         self.close()
 
     def __enter__(self) -> Self:
-        """The runner. The texts begin, and are closed at the end of the block."""
+        """Start the texts, and return the runner. The end of the block closes the runner."""
         self.start()
         return self
 

@@ -20,12 +20,13 @@ Task = Callable[[], object]
 class Threads:
     """Some threads that call one function.
 
-    Whoever waits for them may be the main thread. So nothing here has a Condition: its methods are Python code, and
-    Ctrl-C in one of them would leave it locked for good, or raise "release unlocked lock". ``Thread.start`` and
-    ``Thread.join`` have such locks, too: nobody calls `start` where Ctrl-C may come.
+    The main thread may wait for these threads. So nothing here uses a ``threading.Condition``: a Condition's methods
+    are Python code, and Ctrl-C in one of them would leave the Condition locked for good, or raise "release unlocked
+    lock". ``Thread.start`` and ``Thread.join`` use such locks, too: nobody calls `start` where Ctrl-C may come.
 
-    They are daemons, and not those of a ``ThreadPoolExecutor``: Python waits for these when the interpreter ends, and
-    refuses further work from then on. In a daemon thread of a notebook, a server would delay the end by its text.
+    The threads are daemons, and not threads of a ``ThreadPoolExecutor``: Python waits for an executor's threads when
+    the interpreter ends, and refuses further work from then on. A server in a daemon thread of a notebook would then
+    delay the interpreter's end until its text ends.
 
     Args:
         count: how many threads.
@@ -33,7 +34,7 @@ class Threads:
 
     Attributes:
         process: the id of the process that has the threads. A forked child has none of them.
-        is_ended: whether they are to end.
+        is_ended: whether the threads are to end.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -48,12 +49,12 @@ class Threads:
         """Start the threads, unless `end` was called.
 
         Args:
-            run: what each of them calls. It should return soon after `is_ended` is set.
+            run: the function that each thread calls. It should return soon after `is_ended` is set.
 
         Raises:
-            RuntimeError: the system has no room for so many.
+            RuntimeError: the system has no room for so many threads.
         """
-        self._is_starting = True  # set before `is_ended` is read: `end` sets and reads them the other way round
+        self._is_starting = True  # set before `is_ended` is read, because `end` sets `is_ended` before it reads this
         try:
             for number in range(self._count):
                 if self.is_ended:
@@ -65,9 +66,9 @@ class Threads:
             self._is_starting = False
 
     def end(self, patience: float = math.inf) -> None:
-        """Have the threads end, and wait for that, but for no more than `patience` seconds.
+        """Have the threads end, and wait for their end, but for no more than `patience` seconds.
 
-        A thread that has called this, as a source of prompts may, is not waited for.
+        If one of the threads calls this, as a source of prompts may, that thread does not wait for itself.
         """
         self.is_ended = True
         last = time.monotonic() + patience
@@ -80,9 +81,9 @@ class Threads:
 
 
 class Line:
-    """Tasks that wait for one of some threads, which do them in their order. The threads start with the first task.
+    """A queue of tasks, and threads that take tasks from it in order. The threads start with the first task.
 
-    If it is dropped, they end.
+    If this object is dropped, the threads end.
 
     Args:
         count: how many threads.
@@ -97,7 +98,7 @@ class Line:
         weakref.finalize(self, _end, self._tasks, count).atexit = False
 
     def put(self, task: Task) -> None:
-        """Have a task done. What it raises is dropped. Only one thread at a time may call this.
+        """Have one of the threads call a task. Its exceptions are dropped. Only one thread at a time may call `put`.
 
         Raises:
             RuntimeError: the line is closed.
@@ -110,7 +111,7 @@ class Line:
         self._tasks.put(task)
 
     def close(self, patience: float = math.inf) -> None:
-        """Take no further tasks, and do those that are there. Waits for that for no more than `patience` seconds."""
+        """Take no further tasks, and finish the present ones, but wait for no more than `patience` seconds."""
         _end(self._tasks, self._count)
         self._threads.end(patience)
 
@@ -122,6 +123,6 @@ def _end(tasks: queue.SimpleQueue[Task | None], count: int) -> None:
 
 def _do_all(tasks: queue.SimpleQueue[Task | None]) -> None:
     while (task := tasks.get()) is not None:
-        with contextlib.suppress(BaseException):  # the thread goes on with the others
+        with contextlib.suppress(BaseException):  # the thread goes on with the other tasks
             task()
-        del task  # keeps no reference while it waits
+        del task  # so that the thread keeps no reference to the task while it waits

@@ -9,14 +9,14 @@ from .reading import builtin_prompts, limited, object_of, read_prompts, read_tex
 
 
 def as_prompts(given: Iterable[Prompt | str]) -> list[Prompt]:
-    """Make a list of prompts of prompts and messages.
+    """Turn prompts and messages into a list of prompts.
 
     Args:
         given: prompts, or user's messages. Messages are called ``prompt-1``, ``prompt-2``, ... by their place in the
             list.
 
     Raises:
-        TypeError: ``given`` is one string, or an item is neither.
+        TypeError: ``given`` is one string, or an item is neither a prompt nor a string.
     """
     if isinstance(given, str):
         raise TypeError(f"{given!r} is one string: give a list of prompts")

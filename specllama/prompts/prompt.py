@@ -20,27 +20,27 @@ class RenderedPrompt:
 
 @dataclasses.dataclass(frozen=True)
 class Prompt:
-    """A message, and where it came from."""
+    """A user's message, with its name and category."""
 
     id: str
     """The name of the prompt within its file, such as ``HumanEval/0``."""
     category: str
-    """The kind of text that it asks for, such as ``code``. Results are shown by category."""
+    """The kind of text that the prompt asks for, such as ``code``. Results are shown by category."""
     text: str
     """The user's message."""
     chat: bool = True
     """Whether the model's chat template is applied. If not, the text is completed as it is."""
     before: tuple[dict[str, Any], ...] = dataclasses.field(default=(), compare=False)
-    """The messages before the user's, if it is the last one of a chat."""
+    """The messages before `text`, if `text` is the last message of a chat."""
     task: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
-    """The object of its line in the file. A HumanEval task has its tests there."""
+    """The JSON object of the prompt's line in the file. A HumanEval task has its tests there."""
 
     @classmethod
     def of(cls, given: Prompt | str, number: int) -> Prompt:
         """The given prompt; or a prompt of a user's message, which gets the number `number`.
 
         Raises:
-            TypeError: `given` is neither.
+            TypeError: `given` is neither a prompt nor a string.
         """
         if isinstance(given, Prompt):
             return given

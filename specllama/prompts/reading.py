@@ -14,9 +14,9 @@ from specllama.chat import raise_too_deep, require_few_levels
 from .prompt import Prompt
 
 _JSON_LINES = (".jsonl", ".json")
-_LONGEST = 64 << 20  # bytes of a file of prompts
+_LONGEST = 64 << 20  # the most bytes of a file of prompts
 _TEXT = "text"  # the category of prompts without one
-# The instruction under which instruct models are usually given HumanEval; its tasks are the beginnings of functions.
+# The instruction that instruct models usually get with a HumanEval task, which is the beginning of a function.
 _HUMANEVAL = "Complete this Python function. Answer with the code only.\n\n```python\n{}\n```"
 
 
@@ -37,9 +37,10 @@ def read_prompts(path: Path) -> tuple[list[Prompt], list[str]]:
     - HumanEval (``prompt`` with ``task_id`` or ``entry_point``): a message that asks for the function's completion;
     - Spec-Bench (``turns``, ``category``, ``question_id``): the first turn;
     - ``prompt``, with ``id`` and ``category`` if wanted: a message as it is;
-    - ``messages``, with the same: a chat up to its last message of the user. What follows that is left out.
+    - ``messages``, with ``id`` and ``category`` if wanted: a chat up to the user's last message. Later messages are
+      left out.
 
-    Any other file is one prompt. All are messages of a user, for the chat template.
+    Any other file is one prompt. All prompts are messages of a user, for the chat template.
 
     Returns:
         The prompts, and what was wrong with the lines that were skipped, as "FILE:LINE: why".
@@ -64,7 +65,7 @@ def limited(prompts: Iterable[Prompt], limit: int) -> list[Prompt]:
     """At most the first `limit` prompts of each category.
 
     Raises:
-        ValueError: a limit below 1.
+        ValueError: `limit` is below 1.
     """
     if limit < 1:
         raise ValueError(f"limit={limit}: give the number of prompts wanted of each category, at least 1")
@@ -139,10 +140,10 @@ def _prompt_of(line: str, number: int) -> Prompt:
 
 
 def _chat_of(messages: Any) -> tuple[tuple[dict[str, Any], ...], str]:
-    """The messages of a chat before the last one of the user, and the text of that.
+    """The messages of a chat before the user's last message, and the text of that message.
 
     Raises:
-        ValueError: there is no such message, or one has no text.
+        ValueError: the user has no message, or a message has no text.
     """
     if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
         raise ValueError("`messages` must be a list of objects with `role` and `content`")
@@ -168,7 +169,7 @@ def object_of(line: str) -> dict[str, Any]:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
     except RecursionError:
         raise_too_deep("the line")
-    except ValueError:  # Python's own limit
+    except ValueError:  # Python's own limit of digits
         raise ValueError("a number has more than 4300 digits: send a smaller one") from None
     if not isinstance(found, dict):
         raise ValueError(f"not a JSON object, but {type(found).__name__}")

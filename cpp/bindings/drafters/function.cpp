@@ -1,4 +1,4 @@
-// Drafts what a function of the user's returns.
+// Drafts the tokens that a function of the user returns.
 #include "drafters/function.hpp"
 
 #include "bindings/callbacks.hpp"

@@ -1,4 +1,4 @@
-// Drafts what a grammar forces.
+// Drafts the tokens that a grammar forces.
 #include "drafters/grammar.hpp"
 
 #include "bindings/drafters.hpp"

@@ -1,4 +1,4 @@
-// Drafts what the target has said in a window beside the text.
+// Drafts n-grams that the target has generated in a window beside the text (lookahead decoding).
 #include "drafters/lookahead.hpp"
 
 #include <pybind11/stl.h>

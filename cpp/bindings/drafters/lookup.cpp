@@ -1,4 +1,4 @@
-// Drafts what followed an earlier occurrence of the end of the text.
+// Drafts the tokens that followed an earlier occurrence of the end of the text.
 #include "drafters/lookup.hpp"
 
 #include <pybind11/stl.h>

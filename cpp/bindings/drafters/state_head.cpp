@@ -1,4 +1,5 @@
-// Drafts with a head that llama.cpp does not compute. It is made of arrays of bytes, as a file has them.
+// Drafts with a head that llama.cpp does not compute. Python gives the head's weights as arrays of bytes, in the layout
+// of the head's file.
 #include "drafters/state_head.hpp"
 
 #include <pybind11/numpy.h>
@@ -87,7 +88,7 @@ std::shared_ptr<StateHead> make_head(std::size_t n_embd, std::size_t n_vocab, co
     return std::make_shared<StateHead>(std::move(parts));
 }
 
-// Returns the logits [count][num_said] of the places [first, first + count).
+// Returns the logits [count][num_said] of the drafted positions [first, first + count).
 py::array_t<float> say(const StateHead & self, const Floats & state, const Tokens & tokens, std::size_t first,
                        std::size_t count) {
     const auto most = static_cast<std::size_t>(tokens.size());

@@ -1,4 +1,4 @@
-// The kernels of attention, for tests: they run over one head of a cache.
+// The kernels of attention over one head of a cache, for tests.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -85,8 +85,8 @@ kernels::Queries queries_of(const Floats & queries, const Rows & keys, const Row
     return made;
 }
 
-// Computes the attention of queries to a cache. cells: the cells that the queries see, ascending; if empty, all of
-// them. cap, slope: as in kernels::Queries; sink: as in kernels::divide.
+// Computes the attention of queries to a cache. cells: the cells that the queries see, ascending; if empty, all cells.
+// cap, slope: as in kernels::Queries; sink: as in kernels::divide.
 Floats attend(const Floats & queries, const py::array & key_rows, const py::array & value_rows, const Halves & masks,
               float scale, const std::string & set_name, const std::vector<int32_t> & cells, float cap, float slope,
               float sink) {

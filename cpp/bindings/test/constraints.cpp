@@ -18,7 +18,7 @@ namespace specllama {
 
 namespace {
 
-// A constraint that allows what a function of the test allows: (recent, ids) -> a bool for each id.
+// A constraint that asks a function of the test which candidates are allowed: (recent, ids) -> a bool for each id.
 class CallbackConstraint final : public Constraint {
 public:
     using Allows = std::function<std::vector<bool>(const std::vector<int32_t> &, const std::vector<int32_t> &)>;
@@ -40,9 +40,9 @@ private:
     Allows allows_;
 };
 
-// Makes breakers of token sequences. Each has at least one token.
+// Makes DRY's sequence breakers. Each sequence must have at least one token.
 std::shared_ptr<SequenceBreakers> make_breakers(const std::vector<std::vector<int32_t>> & sequences) {
-    std::map<int32_t, SequenceBreakers::Rests> rests;  // by the first token
+    std::map<int32_t, SequenceBreakers::Rests> rests;  // the tokens after the first, by the first token
     for (const std::vector<int32_t> & sequence : sequences) {
         if (sequence.empty()) {
             throw std::invalid_argument("a sequence breaker has no tokens");

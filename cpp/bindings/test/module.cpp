@@ -5,7 +5,7 @@
 PYBIND11_MODULE(_core_test, module) {
     module.doc() =
         "Parts of the C++ code that the tests compare with their definitions. Nothing else uses this module.";
-    pybind11::module_::import("specllama._core");  // its types are used here
+    pybind11::module_::import("specllama._core");  // the tests' module uses its types
     specllama::bind_noise_for_tests(module);
     specllama::bind_rules_for_tests(module);
     specllama::bind_constraints_for_tests(module);

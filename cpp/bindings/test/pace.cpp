@@ -1,4 +1,4 @@
-// The pace, which tests drive without models.
+// The pace (pacing/pace.hpp), which tests drive without models.
 #include "pacing/pace.hpp"
 #include "drafters/table.hpp"
 
@@ -47,7 +47,7 @@ void set(PaceConstants & constants, const std::string & given, double number) {
     throw std::invalid_argument("'" + given + "' is no constant of the pace: Pace.constants() lists them");
 }
 
-// Makes a pace. Constants that are not given keep their defaults.
+// Makes a pace. Constants that are not given keep their defaults. drawers: the arguments of Pace::add_drawer.
 std::unique_ptr<Pace> make_pace(const std::map<std::string, double> & given,
                                 const std::vector<std::tuple<std::string, std::size_t, std::size_t>> & drawers) {
     PaceConstants constants;

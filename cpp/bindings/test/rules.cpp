@@ -1,4 +1,4 @@
-// The acceptance rules, with random numbers that the test gives, so that it can enumerate every outcome.
+// The acceptance rules, with random numbers that the test gives, so that the test can enumerate every outcome.
 #include <pybind11/stl.h>
 
 #include <stdexcept>

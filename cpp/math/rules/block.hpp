@@ -13,8 +13,8 @@ struct BlockAcceptance {
 BlockAcceptance block_acceptance(const TargetAt & p, const std::vector<Distribution> & q,
                                  const std::vector<int32_t> & draft);
 
-// Accepts the longest prefix of the draft whose test passes. These are, in expectation, at least as many tokens as
-// `rejection` accepts.
+// Accepts the longest prefix of the draft whose test passes. In expectation, it accepts at least as many tokens as
+// `rejection`.
 Verdict verify_block(const TargetAt & p, const std::vector<Distribution> & q, const std::vector<int32_t> & draft,
                      const Uniforms & uniforms);
 

@@ -5,8 +5,8 @@
 
 namespace specllama {
 
-// At each position the target samples with the shared noise; the draft is accepted while it equals that sample.
-// `position` is the index of d_1 in the history.
+// At each position the target samples with the shared noise; drafted tokens are accepted as long as they equal these
+// samples. `position` is the index of d_1 in the history.
 Step coupled_step(const Distribution & p, const std::vector<int32_t> & draft, std::uint64_t seed,
                   std::uint64_t position, std::size_t i);
 Verdict verify_coupled(const TargetAt & p, const std::vector<int32_t> & draft, std::uint64_t seed,

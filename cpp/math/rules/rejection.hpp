@@ -1,4 +1,4 @@
-// Rejection sampling judges one draft after the other (Leviathan et al. 2022; Chen et al. 2023).
+// Rejection sampling judges one drafted token after the other (Leviathan et al. 2022; Chen et al. 2023).
 #pragma once
 
 #include "math/rules/residual.hpp"

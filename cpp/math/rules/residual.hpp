@@ -18,7 +18,7 @@ Distribution residual(const Distribution & p, const Distribution & q, double wei
 // sum_x max(0, weight * p(x) - q(x))
 double residual_mass(const Distribution & p, const Distribution & q, double weight);
 
-// p / q; 0 for q = 0, so that a draft which q cannot have drawn is never accepted.
+// p / q; 0 for q = 0, so that a token which cannot have been drawn from q is never accepted.
 inline double acceptance_ratio(double p, double q) { return q > 0.0 ? p / q : 0.0; }
 
 // a_i = min(1, p_i(d_i) / q_i(d_i)) (Leviathan et al. 2022, algorithm 1; Chen et al. 2023, algorithm 2).
@@ -26,7 +26,7 @@ double rejection_acceptance(const Distribution & p, const Distribution & q, int3
 
 // The uniforms that one round consumes.
 struct Uniforms {
-    std::vector<double> accept;  // [gamma], one for each draft
+    std::vector<double> accept;  // [gamma], one for each drafted token
     double next;                 // selects the token after the accepted ones
 };
 Uniforms uniforms_of(const RoundNoise & noise, std::size_t gamma);

@@ -1,8 +1,8 @@
 // What an acceptance rule is: it decides which drafted tokens stay, and which token comes after them.
 //
-// p_1..p_{gamma+1} are the target's distributions at the drafted positions and after them, q_1..q_gamma those that
-// the drafts d_1..d_gamma were drawn from. Every rule leaves the target's distribution exactly as it is. Rules are
-// functions of (p, q, draft, noise). They know neither llama.cpp nor Python.
+// p_1..p_{gamma+1} are the target's distributions at the drafted positions and after them. The drafted tokens (drafts)
+// d_1..d_gamma were drawn from the distributions q_1..q_gamma. Every rule leaves the target's distribution exactly as
+// it is. Rules are functions of (p, q, draft, noise). They know neither llama.cpp nor Python.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace specllama {
 
-// p(i), i = 0..gamma. It is computed when a rule first asks for it, because a rule that stops early does not need the
-// rest.
+// p(i), i = 0..gamma. Each p(i) is computed when a rule first asks for it, because a rule that stops early does not
+// need the later ones.
 using TargetAt = std::function<const Distribution &(std::size_t)>;
 
 struct Verdict {
@@ -31,7 +31,7 @@ struct Step {
     int32_t token;  // the token that this position gets
 };
 
-// Where the random numbers of one round come from.
+// The key of the random numbers of one round.
 struct RoundNoise {
     std::uint64_t seed;
     std::uint64_t round;     // the number of the round in the generation
@@ -45,7 +45,7 @@ public:
         const char * name;
         const char * summary;
         bool independent_of_draft;  // for a seed, the text is the same whatever is drafted
-        bool decides_in_steps;      // it decides position by position, and needs no p after a rejection
+        bool decides_in_steps;      // the rule decides position by position, and needs no p after a rejection
     };
 
     explicit Rule(About about) : about_(about) {}

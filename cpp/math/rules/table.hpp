@@ -6,7 +6,7 @@
 
 #include "math/rules/rule.hpp"
 
-// The names of the rules, in the order in which users see them. A function `NAME_rule()` makes each.
+// The names of the rules, in the order in which users see them. A function `NAME_rule()` returns the rule NAME.
 #define SPECLLAMA_RULES(X) \
     X(rejection)           \
     X(block)               \
