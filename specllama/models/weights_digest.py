@@ -46,7 +46,7 @@ class Digest:
         """The digest, in hexadecimal. Copies with other names have the same digest.
 
         Files with different weights have different digests, unless they differ only between the samples of large
-        tensors. Call it while the file is still the one that was loaded.
+        tensors. Call this while the path still has the file that was loaded.
 
         Raises:
             OSError: a file cannot be read.
