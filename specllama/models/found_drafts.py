@@ -240,7 +240,7 @@ class _Target:
             yield FoundDraft(path, kind, where, size, 1.0, size / self.read, right, size, is_of_name, why_not)
 
     def rank(self, draft: FoundDraft) -> tuple[Any, ...]:
-        """The key by which drafts are sorted: usable ones first, then heads in llama.cpp's order, then models by cost."""
+        """The key by which drafts are sorted: usable ones, heads in llama.cpp's order, then models by cost."""
         is_head = draft.kind not in _MODELS
         begins = draft.draft_model if draft.in_model else os.path.basename(draft.draft_model).lower()
         order = [*HEADS, ""]

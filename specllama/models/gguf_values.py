@@ -353,7 +353,7 @@ class _Walk:
         return found
 
     def _keys(self) -> Iterator[tuple[str, int]]:
-        """Each name of the metadata, with the type of its value. The caller must read that before it takes the next name."""
+        """Each name of the metadata, with the type of its value. The caller must read it before the next name."""
         self._number("Q")  # the number of tensors
         for _ in range(_few(self._number("Q"), _MOST_VALUES, "values")):
             key = self.text().decode("utf-8", "replace")  # a key that llama.cpp does not know may be any bytes

@@ -207,8 +207,8 @@ class quiet:  # noqa: N801  # it is called like the function that it stands for
     An exception that a signal handler raises while llama.cpp writes a message is raised at the end of the outermost
     block.
 
-    This class replaces llama_cpp's ``suppress_stdout_stderr``, which redirects the streams of the whole process, so that
-    the output of other threads and of child processes gets lost.
+    This class replaces llama_cpp's ``suppress_stdout_stderr``, which redirects the streams of the whole process, so
+    that the output of other threads and of child processes gets lost.
     """
 
     # Models are also freed while the interpreter ends. Then a module's global names are gone, so they are kept here.
