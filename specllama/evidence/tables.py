@@ -30,7 +30,7 @@ def curves_table(curves: Mapping[str, CostCurve]) -> str:
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str]) -> str:
-    """A Markdown table that is also aligned as plain text: columns in `left` to the left, others to the right."""
+    """A Markdown table that is also aligned as plain text: columns in `left` to the left, all others to the right."""
     rows = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(title), 3, *(len(row[i]) for row in rows)) for i, title in enumerate(titles)]
     to_left = [title in left for title in titles]

@@ -65,8 +65,8 @@ class Recipe:
 def recipe_of(kind: str) -> Recipe:
     """The recipe for a kind of draft."""
     if kind == PARALLEL:
-        # The learning rate is higher, because the model must learn what a mask means. With masks, each place is computed
-        # 2.75 times, and three times while measuring. So batches are smaller, and there are fewer measurements.
+        # The learning rate is higher, because the model must learn what a mask means. With masks, each place is
+        # computed 2.75 times, and three times while measuring. So there are smaller batches and fewer measurements.
         return dataclasses.replace(SIBLINGS, lr=3e-4, most_cells=SIBLINGS.most_cells // 2, measures=4)
     if kind in OF_A_SMALL_MODEL:
         return SIBLINGS

@@ -16,8 +16,8 @@ _PLACES = 512  # how many places have their logits in memory together
 def loss_of(head: Learner, batch: Batch) -> torch.Tensor:
     """The cross-entropy between the head's distribution and the target's, which is cut to its most likely tokens.
 
-    The loss is the mean of all steps, with equal weights. It differs from the Kullback-Leibler divergence by the entropy
-    of the target's distribution, which does not depend on the head's weights.
+    The loss is the mean of all steps, with equal weights. It differs from the Kullback-Leibler divergence by the
+    entropy of the target's distribution, which does not depend on the head's weights.
     """
     total = batch.embedded.new_zeros(())
     for step, multiplied in enumerate(head.drafted(batch, head.learned_steps)):

@@ -1,4 +1,4 @@
-"""What rounds emit and cost, and the speedup that acceptance and the costs of batches predict."""
+"""The tokens and the costs of rounds, and the speedup that acceptance and the costs of batches predict."""
 
 from __future__ import annotations
 

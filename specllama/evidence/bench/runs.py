@@ -69,7 +69,7 @@ class Row(Data):
     acceptance_rate: float
     mean_acceptance_length: float
     draft_share: float
-    """The share of decoding by the draft in the time without prompts. What no share counts is "other"."""
+    """The share of decoding by the draft in the time without prompts. Time in no share is "other"."""
     verify_share: float
     """The share of decoding by the target."""
     sample_share: float
@@ -77,7 +77,7 @@ class Row(Data):
     worst_prompt: str
     """The prompt with the lowest speedup."""
     worst_speedup: float
-    """The speedup of this prompt."""
+    """The speedup of the worst prompt."""
     num_texts_equal: int
     """The number of answers with plain decoding's tokens."""
     num_texts_compared: int

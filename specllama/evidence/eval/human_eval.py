@@ -1,7 +1,7 @@
 """HumanEval, answered plainly and speculatively: do as many of the programs pass their tests?
 
 The tasks are those of Chen et al., "Evaluating Large Language Models Trained on Code" (2021). Code that a model has
-written is executed: sandbox.py says what that means.
+written is executed: sandbox.py says what the code can do.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def extract(text: str) -> str:
 def program(prompt: Prompt, text: str) -> list[str]:
     """The parts of the program that tests an answer. They are executed one after the other in one namespace.
 
-    If the answer has the function's signature, the program is what the task has before the function (imports, and
+    If the answer has the function's signature, the program is the task's text before the function (imports, and
     helpers that some tests use), then the answer. If not, the answer continues the task's text.
     """
     task, code = prompt.task, extract(text)

@@ -92,7 +92,7 @@ def _require_sampling(llm: Llama, sampling: dict[str, Any], gamma: int) -> None:
         raise ValueError(
             "there is nothing to verify: mirostat is applied by llama.cpp's sampler, so such text is decoded plainly"
         )
-    known = options_of(llm.engine.request([0])).keys() - {"penalty_last_n"}  # it belongs to the Llama, not to a call
+    known = options_of(llm.engine.request([0])).keys() - {"penalty_last_n"}  # this belongs to the Llama, not to a call
     known |= {"logit_bias"}
     for name in sampling.keys() - known:
         raise TypeError(
