@@ -61,7 +61,8 @@ def _read() -> _Reading | None:
     for process in [this, *this.children(recursive=True)]:
         try:
             found = process.cpu_times()
-        except psutil.Error:  # it has ended, and its parent's children_user has its time
+        except psutil.Error:
+            # The process has ended. Its time is part of its parent's children_user and children_system.
             continue
         taken += found.user + found.system + found.children_user + found.children_system
     return _Reading(time.monotonic(), sum(times) - idle - guests, taken)

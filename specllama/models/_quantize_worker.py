@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _plan(source: str, file_types: list[str]) -> int:
-    """Tell which types the tensors would get. Older releases of llama.cpp cannot say them; then nothing is told."""
+    """Tell which types the tensors would get. Older releases of llama.cpp cannot plan: then nothing is told."""
     code = 0
     for file_type in file_types:
         parameters = _parameters(file_type)

@@ -37,7 +37,7 @@ def pull_model(name: str) -> Path:
     if of_hub is not None:
         return pull_from_hub(of_hub)
     known, separator, file_type = name.partition(":")
-    model = catalog().find(known if "/" not in known else name)  # "/" but no name of the hub, such as "ORG/NAME:"
+    model = catalog().find(known if "/" not in known else name)  # with "/", but no name of the hub: "ORG/NAME:"
     if separator:
         raise ValueError(
             f"{name} is not downloaded but made: `specllama pull {model.name}`, "

@@ -91,7 +91,7 @@ class Family:
         return of_architecture and re.search(self.names, named.names) is not None
 
     def drafts_for(self, named: Named) -> list[KnownDraft]:
-        """The drafts that are known for a model of the family, the most likely one first."""
+        """The drafts that are known for a model of the family, in the order of families.toml."""
         return [draft for entry in self.drafts if (draft := entry.for_target(named)) is not None]
 
 

@@ -25,7 +25,7 @@ from .writers import NO_WRITERS, why_no_writer
 _PARALLEL = re.compile(r"(^|[^a-z])pard-")
 _MASK = "it is a parallel draft: give it with draft_mask_token, the pard_token of its config.json"
 ROOM = 4096
-"""Memory is told with a KV cache of this many tokens."""
+"""The number of tokens whose KV cache counts as a part of a model's memory."""
 _OF_FAMILY = 0.75
 """The assumed acceptance of a model with the target's vocabulary, if the pair was not measured.
 
@@ -240,7 +240,7 @@ class _Target:
             yield FoundDraft(path, kind, where, size, 1.0, size / self.read, right, size, is_of_name, why_not)
 
     def rank(self, draft: FoundDraft) -> tuple[Any, ...]:
-        """The key by which drafts are sorted: usable ones, heads in llama.cpp's order, then models by cost."""
+        """The key by which drafts are sorted: usable ones first, heads (in llama.cpp's order) before models."""
         is_head = draft.kind not in _MODELS
         begins = draft.draft_model if draft.in_model else os.path.basename(draft.draft_model).lower()
         order = [*HEADS, ""]

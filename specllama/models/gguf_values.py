@@ -35,8 +35,8 @@ _MOST_SHOWN = 60  # characters of a name in a message
 # The largest known header has 260,000 tokens, 510,000 merges, some thousand tensors, and less than 100 values.
 _MOST_BYTES = 1 << 26
 _MOST_VALUES, _MOST_TENSORS = 1 << 12, 1 << 15
-_MOST_TEXTS = 1 << 21  # in all arrays together
-_MOST_UNTIL_TOKENS = 1 << 19  # in the array of tokens and in all arrays before it
+_MOST_TEXTS = 1 << 21  # texts in all arrays together
+_MOST_UNTIL_TOKENS = 1 << 19  # texts in the array of tokens and in all arrays before it
 
 _T = TypeVar("_T")
 
@@ -127,7 +127,7 @@ class StoredTexts:
             return _Walk(data, self.offset).texts_of(self.count)
 
     def stored(self) -> bytes:
-        """The stored bytes of all texts and their lengths. They are compared much faster than the results of `read`.
+        """The bytes that store the texts and their lengths. To compare these is much faster than `read` and comparing.
 
         Raises:
             UnusableFileError: the file is damaged.
@@ -186,7 +186,7 @@ def _behind_texts(data: mmap.mmap, at: int, count: int) -> int:
 
 @contextlib.contextmanager
 def _mapped(path: str | os.PathLike[str]) -> Iterator[mmap.mmap]:
-    """Map the beginning of a file, which has its header, into memory. Errors in the block are raised with its name.
+    """Map the beginning of a file, with its header, into memory. Errors in the block are raised with the file's name.
 
     Raises:
         UnusableFileError: the header is damaged, or is larger than any header.

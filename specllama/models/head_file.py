@@ -37,7 +37,7 @@ class HeadFile(abc.ABC):
     tensors: Mapping[str, StoredTensor]
 
     in_model: ClassVar[str | None] = None
-    """The name (for ``draft_model``) of such heads as layers in a target's own file; None if no target has them."""
+    """The ``draft_model`` that means such layers in the target's own file; None if no target has them."""
 
     @property
     def name(self) -> str:

@@ -126,7 +126,7 @@ def _num_parts(file: str) -> int:
 
 
 def hub_cache() -> Path:
-    """The folder of the hub's cache. The hub's library is not asked for it: importing that takes long."""
+    """The folder of the hub's cache. It is found without the hub's library, whose import takes long."""
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if os.environ.get(name):
             return Path(os.path.expanduser(os.path.expandvars(os.environ[name])))

@@ -91,7 +91,7 @@ def n_ctx_with_positions(path: str | os.PathLike[str], n_ctx: int, *, is_asked: 
     Args:
         path: the model's file.
         n_ctx: the wanted size in tokens; 0 for the largest.
-        is_asked: whether the user has asked for this size. If so, a warning tells a smaller result.
+        is_asked: whether the user has asked for this size. If so, a warning says that it becomes smaller.
     """
     table = _header(path)[1].get(_POSITIONS)
     if table is None:

@@ -81,7 +81,7 @@ def quantize(
     precision does not come back: F16 made from Q4_K_M computes the same function as Q4_K_M.
 
     If a row of a matrix is no whole number of blocks of the requested type, llama.cpp gives the matrix another type.
-    In this case `on_note` is told before the work which types the file will have. Afterwards it is told in any case.
+    In this case `on_note` is told before the work which types the file will have. After the work it is always told.
 
     Args:
         model: a GGUF file, or the catalog name of a downloaded model.

@@ -17,7 +17,7 @@ With a smaller share, the draft counts as one with another tokenizer, which spli
 LEAST_COMMON = 0.02
 """The share of the target's tokens that a draft of another tokenizer must have. With less it drafts almost nothing."""
 _PADDING = re.compile(rb"\[PAD-?\d+\]|<\|?(unused|reserved)[^>]*>")
-# Bytes of tokens: files that agree in these, and in the number of tokens, are taken to have one vocabulary.
+# Files whose tokens begin with the same bytes, as many as this, and are equally many, are taken to have one vocabulary.
 _SAMPLE = 1 << 16
 
 

@@ -79,7 +79,8 @@ def write_head(
         writer = gguf.GGUFWriter(temporary, _architecture(head))
         writer.add_author(f"specllama {__version__} train-draft")
         writer.add_file_type(gguf.LlamaFileType["ALL_F32" if file_type == "F32" else f"MOSTLY_{file_type}"])
-        _add_training(writer, target, acceptance, num_tokens)  # first: who searches drafts reads up to the tokens
+        # The training comes first, because a search for drafts reads the metadata only up to the tokens.
+        _add_training(writer, target, acceptance, num_tokens)
         if isinstance(head, Sibling):
             _add_small_model(writer, head, file_type, gguf)
         else:

@@ -80,7 +80,7 @@ def _adamw(weights: list[torch.Tensor], rate: float) -> torch.optim.Optimizer:
 OF_STATES = Recipe(optimizer=_adamw, lr=1e-3)
 """The recipe of Medusa, Hydra and blockwise heads. For their wide matrices Muon would take most of the time."""
 SIBLINGS = Recipe(optimizer=_adamw, lr=1e-4, epochs=2, most_cells=1024)
-"""The recipe of a small model with low-rank additions. Muon is not used: it would move all directions equally."""
+"""The recipe of a small model with low-rank additions. Muon is not used: it moves all directions equally fast."""
 
 
 @dataclasses.dataclass

@@ -32,7 +32,7 @@ NAMES = {
     "of_output.weight": "output_norm",
 }
 """The name of each weight of an EAGLE-3 head here, and its name in the file."""
-_FFN_GROUP = 32  # the size of the feed-forward layer is a multiple of this, for blocks of quantizers
+_FFN_GROUP = 32  # the size of the feed-forward layer is a multiple of this, a block of quantized types
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,8 +227,9 @@ class EagleHead(Learner):
         k, v = ([x.repeat_interleave(group, 1) for x in xs] for xs in (keys, values))
         ahead = torch.ones(places, places, dtype=torch.bool, device=q.device).triu(1 - step)
         seen = (q @ k[0].transpose(-1, -2)).masked_fill(ahead, float("-inf"))
-        drafted = []  # the scores of places with keys of the steps after the first
-        for later in range(1, step + 1):  # of such a step, a place sees only the place `back` before it
+        drafted = []  # the scores of the keys of later steps
+        # Of the keys of each later step, a place sees only the one that is `back` places before it.
+        for later in range(1, step + 1):
             back = step - later
             drafted.append((q * moved(k[later], back)).sum(-1, keepdim=True))
         shares = (torch.cat([seen, *drafted], -1) / self.shape.head_size**0.5).softmax(-1)

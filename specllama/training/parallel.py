@@ -101,7 +101,7 @@ class Parallel(Sibling):
         self._mask = start.mask
 
     def drafted(self, batch: Batch, steps: int) -> list[torch.Tensor]:
-        """See the base class. In step s, a place is predicted as it is by the s-th place of a draft."""
+        """See the base class. Step s predicts each place as the s-th place of a draft would."""
         tokens, last = batch.tokens, self._last(batch)
         count, masks = tokens.shape[1], steps - 1
         places, ahead = torch.arange(count, device=tokens.device), torch.arange(1, masks + 1, device=tokens.device)
@@ -132,7 +132,7 @@ class Parallel(Sibling):
         return found & has_mask
 
     def _last(self, batch: Batch) -> torch.Tensor:
-        """The places that masks follow: all for measuring; in training one in `_EVERY`, the first by the batch."""
+        """The places that masks follow: all for measuring; in training one in `_EVERY`, with an offset by the batch."""
         count = batch.tokens.shape[1]
         if not self.training:
             return torch.arange(count, device=batch.tokens.device)

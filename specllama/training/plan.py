@@ -62,7 +62,7 @@ class Plan:
 
 
 def num_rows(n_vocab: int, num_tokens: int) -> int:
-    """How many tokens a head can draft. It never drafts another token, but each of these costs time in every draft."""
+    """How many tokens a head can draft. It never drafts any other. More tokens cost more time in every draft."""
     wanted = ROWS[0] if num_tokens < 50_000 else ROWS[1] if num_tokens < 2_000_000 else ROWS[2]
     return min(n_vocab, wanted)
 

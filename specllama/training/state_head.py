@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from .head import STEPS, Learner, Shape, matrix, moved
 
-_SMALL = 0.1  # the first gain of a matrix whose result is added to the state
+_SMALL = 0.1  # the initial gain of a matrix whose result is added to the state
 
 
 def columns_of(kind: str, n_embd: int) -> list[int]:

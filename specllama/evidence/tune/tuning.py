@@ -99,7 +99,7 @@ def _measured(model: Any, role: str, most: int, repeats: int, n_past: int, on_pr
         listener = None if on_progress is None else lambda done, total: on_progress(step, done, total)
         return measure_cost_curve(model, role, sizes=sizes, repeats=repeats, n_past=n_past, on_progress=listener)
 
-    # A draft decodes long batches only for prompts, so that larger batches are measured for the target only.
+    # A draft decodes long batches only for prompts. For these, only some sizes are measured: `_CHUNKS`.
     most = min(most, model.n_batch, max(_SMALL, model.n_ctx() - n_past) if role == "target" else _SMALL)
     sizes = kept_sizes(most)
     curve = measure("batches", [n for n in sizes if n <= _SMALL], repeats)

@@ -13,8 +13,8 @@ from specllama.engine import Direct, Request, Row
 SAFETY = 2.0
 """A gap of up to this many times the measured rounding is a near-tie.
 
-Batches in other steps than those of the measurement changed logits 0.3 times as much as it says in the median, and
-1.0 times as much at most (a 1.5B model as Q4_K_M, Q8_0 and F16, 180 positions)."""
+Batches in other steps than those of the measurement changed logits by 0.3 times the measured rounding in the median,
+and by 1.0 times at most (a 1.5B model as Q4_K_M, Q8_0 and F16, 180 positions)."""
 NUM_LEADING = 16
 """The number of tokens among which the largest change is looked for.
 
