@@ -58,7 +58,7 @@ class Comparison(Data):
 
     @property
     def speedup(self) -> float:
-        """Speculative tokens per second over plain ones; 0.0 if nothing was generated."""
+        """Speculative tokens per second divided by plain ones; 0.0 if nothing was generated."""
         base = self.plain.tokens_per_second
         return self.speculative.tokens_per_second / base if base > 0 else 0.0
 

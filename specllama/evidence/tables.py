@@ -88,7 +88,7 @@ def _cell(text: str) -> str:
 def machine_text(machine: Mapping[str, Any]) -> str:
     """The description by `describe_machine`, as a list and a table."""
     gpu = "GPU offload" if machine["gpu_offload"] else "no GPU offload"
-    same_bits = machine["target"].get("batch_invariant", False)  # older results lack it
+    same_bits = machine["target"].get("batch_invariant", False)  # older results lack this value
     lines = [
         f"- specllama {machine['specllama']}, llama-cpp-python {machine['llama_cpp_python']}, "
         f"Python {machine['python']}, {machine['os']}",

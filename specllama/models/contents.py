@@ -63,8 +63,8 @@ def contents_of(path: str | os.PathLike[str]) -> Contents:
     """The types of the tensors in a file.
 
     Raises:
-        UnusableFileError: it is damaged.
-        OSError: it cannot be read.
+        UnusableFileError: the file is damaged.
+        OSError: the file cannot be read.
     """
     tensors = read_whole_header(path, texts=False)[1].values()
     counts = collections.Counter(TYPES[tensor.kind][0] for tensor in tensors)
@@ -76,7 +76,7 @@ def planned(path: str | os.PathLike[str], file_types: Iterable[str]) -> dict[str
 
     Raises:
         UnusableFileError: the model is damaged.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     file_types = list(file_types)
     tensors = read_whole_header(path, texts=False)[1]

@@ -48,18 +48,18 @@ class FoundDraft:
     Attributes:
         draft_model: the value to give as ``draft_model`` (-md).
         kind: ``"model"``, ``"foreign"`` (a model with another tokenizer), ``"parallel"`` (a model that
-            says several tokens in one decode), or the kind of head.
+            predicts several tokens in one decode), or the kind of head.
         where: the place where it was found.
-        size: its size in bytes.
-        share: the share of the target's tokens that it has, from 0 to 1.
+        size: the draft's size in bytes.
+        share: the share of the target's tokens that the draft has, too, from 0 to 1.
         cost: the bytes of weights that one drafted token reads, divided by those that one token of the target reads.
             It is estimated from the files' sizes.
-        acceptance: how often its next token is usually right if all drafted tokens before were right, from
+        acceptance: how often the draft's next token is usually right if all drafted tokens before were right, from
             families.toml if this has the pair; None if it is not known.
-        memory: the bytes of its weights and of a KV cache of 4,096 tokens, if the file says the cache's size.
-        is_of_name: whether it belongs to this target: a head that is named after the target or is in its file, or a
-            small model that was trained for it.
-        why_not: why it cannot be used; None if it can.
+        memory: the bytes of the draft's weights and of a KV cache of 4,096 tokens, if the file says the cache's size.
+        is_of_name: whether the draft belongs to this target: a head that is named after the target or is in its file,
+            or a small model that was trained for the target.
+        why_not: why the draft cannot be used; None if it can be.
     """
 
     draft_model: str
@@ -75,7 +75,7 @@ class FoundDraft:
 
     @property
     def in_model(self) -> bool:
-        """Whether it is a layer of the target's own file."""
+        """Whether the draft is a layer of the target's own file."""
         return self.where == _IN_FILE
 
 
@@ -91,7 +91,7 @@ class Survey:
         tokenizer: the kind of the tokenizer, and how it splits texts into words.
         num_tokens: the number of tokens in the vocabulary.
         n_ctx: the most tokens in a text that the model was trained with; 0 if its file does not say it.
-        memory: the bytes of its weights and of a KV cache of 4,096 tokens.
+        memory: the bytes of the model's weights and of a KV cache of 4,096 tokens.
         found: the drafts on this machine, the most promising one first.
         known: the drafts that are known for the family and are not on this machine.
         left_out: the files on this machine that are damaged or cannot be read: for each path, why.

@@ -121,7 +121,7 @@ class StoredTexts:
 
         Raises:
             UnusableFileError: the file is damaged.
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         with _mapped(self.path) as data:
             return _Walk(data, self.offset).texts_of(self.count)
@@ -131,7 +131,7 @@ class StoredTexts:
 
         Raises:
             UnusableFileError: the file is damaged.
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         with _mapped(self.path) as data:
             return data[self.offset : _behind_texts(data, self.offset, self.count)]
@@ -217,7 +217,7 @@ def _require_known_form(path: str | os.PathLike[str], begins: bytes) -> None:
     """Check the first eight bytes of a file: the magic and the version.
 
     Raises:
-        UnusableFileError: it is no GGUF file, or has an unknown version.
+        UnusableFileError: the file is no GGUF file, or has an unknown version.
     """
     magic, version = begins[:4], begins[4:]
     if magic != _MAGIC:
@@ -269,7 +269,7 @@ def cached(read: Callable[[str], _T]) -> Callable[[str | os.PathLike[str]], _T |
 
 
 def parts_of(path: str) -> list[str]:
-    """The files of a model. If the name ends in ``-00001-of-00003.gguf``, there are three."""
+    """The files of a model. If the name ends in ``-00001-of-00003.gguf``, there are three files."""
     found = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path)
     if found is None:
         return [path]

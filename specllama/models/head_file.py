@@ -24,7 +24,7 @@ class HeadFile(abc.ABC):
     Attributes:
         path: the file.
         hidden_size: how many numbers a hidden state of the target has.
-        n_vocab: the number of tokens in its vocabulary, which is the target's.
+        n_vocab: the number of tokens in the head's vocabulary, which is the target's.
         layers: the target's layers whose inputs the head reads, numbered from 0; empty if the head reads other states.
         tensors: the place of each tensor in the file, by name. If the token embeddings or the output matrix are
             missing, the head uses the target's.
@@ -133,7 +133,7 @@ def number_in(path: str, values: Mapping[str, Any], name: str) -> int:
     """A number in the metadata of a head's file.
 
     Raises:
-        UnusableFileError: it is missing, or no number.
+        UnusableFileError: the value is missing, or no number.
     """
     found = values.get(name)
     if not isinstance(found, int) or isinstance(found, bool):
@@ -146,9 +146,9 @@ def require_turns(path: str, values: Mapping[str, Any], architecture: str, *, sa
 
     Args:
         path: the head's file.
-        values: its metadata.
-        architecture: its architecture.
-        same_values: whether the values of its attention must have the size of its keys.
+        values: the file's metadata.
+        architecture: the head's architecture.
+        same_values: whether the values of the head's attention must have the size of the keys.
 
     Raises:
         UnusableFileError: llama.cpp would crash at an assertion with these sizes.

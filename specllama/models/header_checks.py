@@ -53,7 +53,7 @@ def require_sound(path: str, *, as_head: bool = False, overrides: Mapping[str, A
         overrides: the ``kv_overrides``, which may correct the file's values.
 
     Returns:
-        A digest of its weights; None if the file is damaged, which llama.cpp reports itself.
+        A digest of the file's weights; None if the file is damaged, which llama.cpp reports itself.
 
     Raises:
         ValueError: a value would end the process, or the file is a head where a model is needed.

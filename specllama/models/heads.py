@@ -34,7 +34,7 @@ def read_head(path: str) -> HeadFile | None:
         None if the file is a model, or no whole GGUF file. Loading a damaged file will report what is wrong.
 
     Raises:
-        UnusableFileError: it is a head of a kind that cannot be used, or its description is incomplete.
+        UnusableFileError: the file is a head of a kind that cannot be used, or its description is incomplete.
     """
     try:
         values, tensors = read_whole_header(path)

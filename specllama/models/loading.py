@@ -66,7 +66,7 @@ def checked_loading(
         overrides: the ``kv_overrides`` that it is loaded with.
 
     Yields:
-        A digest of its weights; None if the file is damaged.
+        A digest of the model's weights; None if the file is damaged.
 
     Raises:
         ModelNotFoundError: there is no such file.

@@ -43,7 +43,7 @@ def require_room(output: Path, needed: int) -> None:
 
     Args:
         output: the file, in a folder that exists.
-        needed: its size in bytes.
+        needed: the file's size in bytes.
 
     Raises:
         OSError: the file does not fit.

@@ -98,7 +98,7 @@ def quantize(
         FileNotFoundError: there is no such model.
         ValueError: the model is not complete in one GGUF file, the type is unknown, or the output is the input.
         OSError: the disk is too small, or cannot be written.
-        QuantizeError: llama.cpp failed. The message has its reason.
+        QuantizeError: llama.cpp failed. The message has llama.cpp's reason.
     """
     if threads < 0:
         raise ValueError(f"threads is {threads}: give the number of threads, or 0 for all cores")

@@ -17,7 +17,7 @@ With a smaller share, the draft counts as one with another tokenizer, which spli
 LEAST_COMMON = 0.02
 """The share of the target's tokens that a draft of another tokenizer must have. With less it drafts almost nothing."""
 _PADDING = re.compile(rb"\[PAD-?\d+\]|<\|?(unused|reserved)[^>]*>")
-# Files whose tokens begin with the same bytes, as many as this, and are equally many, are taken to have one vocabulary.
+# Bytes of tokens. Files with equally many tokens, in which these bytes are equal, are taken to have one vocabulary.
 _SAMPLE = 1 << 16
 
 
@@ -54,7 +54,7 @@ class SharedTokens:
 
         Raises:
             UnusableFileError: the file is damaged.
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         key = (other.count, other.beginning(_SAMPLE))
         if key not in self._known:

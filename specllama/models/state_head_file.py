@@ -44,7 +44,7 @@ class StateHeadFile(HeadFile):
 
     Attributes:
         kind: ``"medusa"``, ``"hydra"`` or ``"blockwise"``.
-        num_places: the most tokens that it drafts at once.
+        num_places: the most tokens that the head drafts at once.
         num_layers: the number of layers for each of these tokens.
         vocabulary: the `vocabulary_hash` of the target; empty if the file has none.
     """

@@ -25,7 +25,7 @@ class Digest:
 
     Args:
         path: the file, or the first part of a split one.
-        values: the metadata in its header.
+        values: the metadata in the file's header.
         tensors: the place of each tensor in the file, by name.
 
     Attributes:

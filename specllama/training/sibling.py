@@ -30,7 +30,7 @@ RANK = 32
 _SCALE = 2.0  # the factor of the additions
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 """The matrices of a layer, all of which learn."""
-_OTHERS = ("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm")  # of these, the last two are in some models only
+_OTHERS = ("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm")  # the last two are in some models only
 _TURNS_HALVES = {"llama": False, "qwen2": True, "qwen3": True}
 """By architecture, whether rotary positions turn number i with number i + half, and not with its neighbour."""
 _USED = frozenset({"token_embd.weight", "output_norm.weight", "output.weight", "rope_freqs.weight"})

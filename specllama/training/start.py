@@ -26,7 +26,7 @@ _TURNED_OTHERWISE = ("eagle3.rope.scaling.type", "eagle3.rope.scaling.factor", "
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What a training starts from: a new head, whose weights are random. All other starts are subclasses of it.
+    """What a training starts from: a new head, whose weights are random. All other starts are subclasses.
 
     Attributes:
         target: the target, with the layers whose inputs are read.
@@ -86,7 +86,7 @@ class Further(Start):
 
     Attributes:
         sizes: the head's sizes.
-        tokens: the tokens that it can draft, as ids of the target [n_rows].
+        tokens: the tokens that the head can draft, as ids of the target [n_rows].
         weights: the head's weights by their names in the file.
     """
 
@@ -128,7 +128,7 @@ def read_further(path: str, target: Target) -> Further:
         target: the target.
 
     Raises:
-        ValueError: it is no EAGLE-3 head, is for another target, or has a form that cannot be trained here.
+        ValueError: the file is no EAGLE-3 head, is for another target, or has a form that cannot be trained here.
         OSError: the file cannot be read.
     """
     with open(path, "rb"):  # raises an OSError with the reason, which read_head() does not

@@ -43,7 +43,7 @@ class Target:
         n_ctx_train: the most tokens in a text that the target was trained for.
         n_vocab: the number of tokens in the vocabulary.
         vocabulary: a hash of the texts of all tokens.
-        weights: the `Digest` of its weights.
+        weights: the `Digest` of the target's weights.
         layers: the layers whose inputs the head reads: a low, a middle and a high one (EAGLE-3, arXiv 2503.01840,
             section 3.1), or `FINAL` alone for the final state, as in `specllama.Engine.open`.
     """
@@ -102,10 +102,10 @@ class Target:
         return self._rows(name, np.arange(self.shape_of(name)[0]))
 
     def vector(self, name: str) -> npt.NDArray[np.float32] | None:
-        """A vector, such as the weights of a norm; None if there is none of this name.
+        """A vector, such as the weights of a norm; None if there is no tensor of this name.
 
         Raises:
-            ValueError: it is of another type than F32.
+            ValueError: the vector is of another type than F32.
         """
         if name not in self._tensors:
             return None

@@ -37,8 +37,8 @@ class Text:
     """A text to learn from.
 
     Attributes:
-        index: its number in the training.
-        tokens: its tokens.
+        index: the text's number in the training.
+        tokens: the text's tokens.
         start: the index of the first token that is learned. The tokens before it are the prompt.
     """
 

@@ -1,4 +1,4 @@
-"""Imports PyTorch and gguf when a training needs them. They come with the extra ``train``."""
+"""Imports PyTorch and gguf when a training needs them. These packages come with the extra ``train``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def require_torch() -> Any:
     """Import the module ``torch``.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: the package is not installed.
     """
     # oneDNN keeps the code that it makes for each shape, by default for 1024 shapes. Nearly every batch has a new
     # shape: after 80 batches, 430 MB of code were kept, and none of it was used again.
@@ -29,7 +29,7 @@ def require_gguf_package() -> Any:
     """Import the module ``gguf``, which reads and writes weights.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: the package is not installed.
     """
     return _imported("gguf")
 

@@ -60,7 +60,7 @@ _KNOWN = {
         ("medusa", "42 % of the places after 54,000 tokens"),
     )
 }
-"""How good each kind of draft has become. The numbers are those of docs/make-your-own-draft.md."""
+"""How often trained drafts of each kind were right. The numbers are those of docs/make-your-own-draft.md."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -81,7 +81,7 @@ class Prediction:
 
     Attributes:
         points: by mode, (predicted, measured) for each prompt; plain decoding is left out.
-        problems: what could not be predicted, and why.
+        problems: which speedups could not be predicted, and why.
     """
 
     points: dict[str, list[tuple[float, float]]]

@@ -33,7 +33,7 @@ class Run(Data):
     repeat: int
     """The number of the repeat, from 0."""
     speedup: float | None
-    """Tokens per second over those of plain decoding, for the same prompt and repeat; None if that was not measured."""
+    """Tokens per second divided by plain decoding's, for the same prompt and repeat; None if that was not measured."""
     end_to_end_speedup: float | None
     """The speedup with the time of the prompt, which the draft decodes, too; None if it was not measured."""
     text_equal_to_plain: bool | None
@@ -56,7 +56,7 @@ class Row(Data):
     num_prompts: int
     num_tokens: int
     tokens_per_second: float
-    """All tokens over all seconds, without prompts."""
+    """All tokens divided by all seconds, without prompts."""
     speedup_mean: float
     """The mean of the speedups, over prompts."""
     speedup_median: float

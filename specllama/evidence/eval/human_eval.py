@@ -48,7 +48,7 @@ def humaneval(
         limits: the limits of each program.
         temperature: the temperature; 0.2 as in the paper, for pass@1; 0 is greedy.
         max_tokens: the most tokens of an answer.
-        on_record: called with each task and its answers, how many are done, and how many there are.
+        on_record: called with each task and its answers, how many tasks are done, and how many there are.
         options: the other arguments of ``Evaluation``.
 
     Raises:

@@ -44,7 +44,7 @@ class Plan:
         """Check all values, and make a plan.
 
         Raises:
-            ValueError: there is no draft, or it cannot be used; a value out of range.
+            ValueError: there is no draft, or the draft cannot be used; a value out of range.
             TypeError: an option that the sampler chain does not have, or a value of another type.
             ClosedError: the Llama is closed.
         """

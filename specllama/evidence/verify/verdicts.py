@@ -131,7 +131,7 @@ class _LoopTest(Verdict):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """The name of what was tested, for messages."""
+        """The name of the tested samples or texts, for messages."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -230,7 +230,7 @@ class VerifyResult(Result):
 
     @property
     def untested(self) -> list[str]:
-        """What is undecided, and why; empty if all parts are decided."""
+        """Which parts are undecided, and why; empty if all parts are decided."""
         untested = [reason for part in self._parts for reason in part.untested]
         if not self.interrupted and not any(text.stats.num_drafts for text in self.texts):
             untested.append("texts: nothing was drafted, so nothing was compared")

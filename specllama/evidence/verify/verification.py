@@ -1,4 +1,4 @@
-"""A verification: runs all its parts."""
+"""Runs all parts of a verification."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Verification:
         sampling: options of ``create_completion`` for the sampler chain, but for DRY; missing ones have their defaults.
 
     Raises:
-        ValueError: there is no draft, or it cannot be used; an argument out of range; a prompt that does not fit.
+        ValueError: there is no draft, or it cannot be used; an argument is out of range; a prompt does not fit.
         TypeError: an option that the sampler chain does not have, or an argument of another type.
     """
 
@@ -132,7 +132,7 @@ class Verification:
         self._batches: list[BatchTest] = []
 
     def run(self, on_progress: OnProgress | None = None) -> VerifyResult:
-        """Run all parts. If this is interrupted, ``result`` has what was found until then.
+        """Run all parts. If this is interrupted, ``result`` has the results of all finished tests.
 
         Args:
             on_progress: called now and then.
@@ -206,7 +206,7 @@ class Verification:
         self._tokens.append(check_tokens(self._loop, prompts, rule, seeds, max_tokens, self._level, advance))
 
     def _compare_batches(self, length: int) -> None:
-        self._total += NUM_ROWS  # it was not known before whether batches are compared
+        self._total += NUM_ROWS  # the total did not count these batches before
         advance = functools.partial(self._advance, f"batches behind {length} tokens", 1)
         self._batches.append(compare_batches(self._llm, self._questions[0][1].tokens, length, advance))
 
