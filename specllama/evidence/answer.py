@@ -17,7 +17,7 @@ class Answer:
 
     text: str
     tokens: list[int]
-    """All generated tokens, with the one that ended the text."""
+    """All generated tokens, with the token that ended the text."""
     finish_reason: str
     """``stop`` or ``length``."""
     stats: Stats

@@ -41,7 +41,7 @@ class Side(Data):
 
     @property
     def tokens_per_second(self) -> float:
-        """The tokens of the rounds over `seconds`."""
+        """The tokens that the rounds have given, divided by `seconds`."""
         return self.stats.num_round_tokens / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -54,11 +54,11 @@ class Comparison(Data):
     plain: Side
     speculative: Side
     same_text_expected: bool
-    """Whether both must write the same text, except for rounding: greedy, or ``coupled`` with one seed."""
+    """Whether both ways must write the same text, except for rounding: greedy, or ``coupled`` with one seed."""
 
     @property
     def speedup(self) -> float:
-        """Speculative tokens per second over plain ones; 0.0 if nothing was generated."""
+        """Speculative tokens per second divided by plain ones; 0.0 if nothing was generated."""
         base = self.plain.tokens_per_second
         return self.speculative.tokens_per_second / base if base > 0 else 0.0
 
@@ -76,7 +76,7 @@ def run(
     Args:
         llm: a target with its draft.
         prompt: the prompt to complete: a user's message, for which the chat template is used, or a ``Prompt``.
-        on_token: called with "plain" or "speculative" and each token as it comes. Its time is not counted.
+        on_token: called with "plain" or "speculative" and each token as it comes. The time of the call does not count.
         options: options of ``create_completion``, such as ``max_tokens``, ``temperature``, ``seed``;
             ``num_draft_tokens`` and ``verify`` are for the speculative side. With a seed (or at temperature 0) both
             texts are the same.
@@ -101,6 +101,6 @@ def run(
             if on_token is not None:
                 on_token(way, token)
         sides[way] = Side(tokens, llm.stats)
-    greedy = options.get("temperature") == 0  # below 0, llama_cpp samples
+    greedy = options.get("temperature") == 0  # at a temperature below 0, llama_cpp samples
     coupled = all(is_independent_of_draft(side.stats.verify) for side in sides.values())
     return Comparison(**sides, same_text_expected=greedy or (coupled and options.get("seed") is not None))

@@ -41,7 +41,7 @@ class Result(Data):
     machine: dict[str, Any]
     """Models, threads, processor, backends and versions."""
     interrupted: bool = False
-    """Whether the run was ended early. Then the result is what was found until then."""
+    """Whether the run was ended early. Then the result has what was measured until then."""
 
     def to_dict(self) -> dict[str, Any]:
         """The whole result, ready for JSON."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LOOKUP = "lookup"
 _WARM_UP = 16  # tokens
-_FEW = 4  # prompts by which a type is chosen
+_FEW = 4  # the number of prompts by which a type is chosen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Gain:
     """The gain by a draft.
 
     Attributes:
-        ratio: the speed of whole calls with the draft over plain decoding: the mean over prompts.
+        ratio: the speed of whole calls with the draft divided by that of plain decoding: the mean over prompts.
         error: the standard error of that mean.
-        accepted: the share of the draft's tokens that were accepted. Those that were looked up beside it do not count.
+        accepted: the share of the draft's tokens that were accepted. Tokens that lookup drafts beside it do not count.
         drafted: the number of the draft's tokens for each token of the text.
     """
 

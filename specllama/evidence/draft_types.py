@@ -32,11 +32,11 @@ class DraftType:
     size: int
     """The size of the file, in bytes."""
     tokens_per_second: float
-    """The speed of all answers together, with prompts."""
+    """The tokens per second of all answers together, with the time of the prompts."""
     speedup: float
-    """The speed over that of the first type: the mean of the prompts' ratios."""
+    """The speed divided by that of the first type: the mean of the prompts' ratios."""
     speedup_error: float
-    """The standard error of that mean."""
+    """The standard error of the speedup."""
     acceptance_rate: float
 
 
@@ -55,7 +55,7 @@ def compare_types(
 
     Args:
         llm: the target. It has no draft afterwards.
-        drafts: the files by name; all are compared with the first.
+        drafts: the drafts' files by name. All drafts are compared with the first one.
         prompts: the prompts to answer.
         max_tokens: the length at which an answer is cut.
         rounds: how often each draft has its turn.

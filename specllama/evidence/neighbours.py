@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import psutil
 
-_NOTICED = 0.25  # cores; less than this is usual on every machine
+_NOTICED = 0.25  # cores that other programs use; less than this is usual on every machine
 
 
 class _Reading(NamedTuple):
@@ -19,10 +19,10 @@ class _Reading(NamedTuple):
 
 
 class Neighbours:
-    """Watches other programs, from when it is made.
+    """Watches other programs, from the moment at which the object is made.
 
-    Call `remark` while the children that work for this process live, because not all systems know the time of ended
-    children. On Windows, and on systems that do not report the time of cores, it notices nothing.
+    Call `remark` while the children that work for this process still run, because not all systems know the time of
+    ended children. On Windows, and on systems that do not report the time of cores, it notices nothing.
     """
 
     def __init__(self) -> None:
@@ -55,13 +55,14 @@ def _read() -> _Reading | None:
         return None
     # "steal" is the time of other machines on the same hardware. It counts as idle: the user can end no program there.
     idle = times.idle + getattr(times, "iowait", 0.0) + getattr(times, "steal", 0.0)
-    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted in user and nice, too
+    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # part of user and nice, too
     this = psutil.Process()
     taken = 0.0
     for process in [this, *this.children(recursive=True)]:
         try:
             found = process.cpu_times()
-        except psutil.Error:  # it has ended, and its time is in its parent's children_user and children_system
+        except psutil.Error:
+            # The process has ended. Its time is part of its parent's children_user and children_system.
             continue
         taken += found.user + found.system + found.children_user + found.children_system
     return _Reading(time.monotonic(), sum(times) - idle - guests, taken)

@@ -19,7 +19,7 @@ def require_draft(llm: Llama) -> None:
     """Check that a Llama has a draft.
 
     Raises:
-        ValueError: it has none.
+        ValueError: the Llama has no draft.
     """
     if llm.draft_model is None:
         raise ValueError("the Llama has no draft_model: there is nothing to compare with plain decoding")
@@ -51,7 +51,7 @@ def require_at_least(least: int, **numbers: int) -> None:
 
 
 def that_fit(llm: Llama, prompts: Sequence[Prompt], room: int) -> tuple[list[Question], str]:
-    """Tokenize prompts, and find those that fit. A prompt's turn may be hours away, and errors should come before.
+    """Tokenize prompts, and find those that fit. A prompt's turn may be hours away: errors should come now.
 
     Args:
         llm: the target.
@@ -59,7 +59,7 @@ def that_fit(llm: Llama, prompts: Sequence[Prompt], room: int) -> tuple[list[Que
         room: how many tokens each answer needs after its prompt.
 
     Returns:
-        The prompts that fit into the context, and a message about the others; empty if there are none.
+        The prompts that fit into the context, and a message about all others, which is empty if all fit.
 
     Raises:
         ValueError: there are no prompts, or none fits.

@@ -23,8 +23,8 @@ LEVEL = 0.05
 POWER = 0.8
 """The probability with which a detectable difference would be found."""
 
-# The test cannot reach LEVEL with fewer questions that only one way got right, even if it is always the same way:
-# 2 / 2**6 is below LEVEL.
+# McNemar's test cannot reach LEVEL with fewer questions on which only one way is right, even if it is always the same
+# way: 2 / 2**5 is above LEVEL, and 2 / 2**6 below.
 _FEWEST = 6
 _CHUNK = 20_000
 
@@ -62,7 +62,7 @@ def paired_interval(both: int, only_first: int, only_second: int, neither: int) 
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """The two-sided p-value of McNemar's exact test: each way has half of the questions that only one way got right.
+    """The two-sided p-value of McNemar's exact test of whether each way is right half of the times when only one is.
 
     McNemar, "Note on the sampling error of the difference between correlated proportions or percentages",
     Psychometrika 12 (1947).
@@ -114,7 +114,7 @@ def goodness_of_fit(counts: Counts, probs: Floats, level: float) -> Fit:
     Args:
         counts: the counts [n].
         probs: the probabilities [n]; they sum to 1.
-        level: the p-value at which the caller decides; p-values are resolved to a fifth of it.
+        level: the p-value at which the caller decides. There the standard error of the simulation is a fifth of it.
     """
     num_samples = int(counts.sum())
     expected = num_samples * probs

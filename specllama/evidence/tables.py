@@ -30,7 +30,7 @@ def curves_table(curves: Mapping[str, CostCurve]) -> str:
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str]) -> str:
-    """A Markdown table that is also aligned as plain text: columns in `left` to the left, others to the right."""
+    """A Markdown table that is also aligned as plain text: columns in `left` to the left, all others to the right."""
     rows = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(title), 3, *(len(row[i]) for row in rows)) for i, title in enumerate(titles)]
     to_left = [title in left for title in titles]
@@ -88,7 +88,7 @@ def _cell(text: str) -> str:
 def machine_text(machine: Mapping[str, Any]) -> str:
     """The description by `describe_machine`, as a list and a table."""
     gpu = "GPU offload" if machine["gpu_offload"] else "no GPU offload"
-    same_bits = machine["target"].get("batch_invariant", False)  # older results lack it
+    same_bits = machine["target"].get("batch_invariant", False)  # older results lack this value
     lines = [
         f"- specllama {machine['specllama']}, llama-cpp-python {machine['llama_cpp_python']}, "
         f"Python {machine['python']}, {machine['os']}",

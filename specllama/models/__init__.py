@@ -1,6 +1,6 @@
 """Model files: the catalog, downloads, other sizes, and the checks before llama.cpp opens a file.
 
-What is exported here is for the commands, the training and the evidence tools. All else is for the core.
+The names exported here are for the commands, the training and the evidence tools. All other names are for the core.
 """
 
 from __future__ import annotations

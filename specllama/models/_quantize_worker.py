@@ -1,8 +1,8 @@
-"""The child process in which llama.cpp quantizes. Its arguments are IN OUT TYPE THREADS, or IN TYPE,TYPE,... for plans.
+"""The child process in which llama.cpp quantizes. Its arguments are IN OUT TYPE THREADS, or IN TYPE,TYPE,... to plan.
 
-It is a process of its own because llama.cpp can abort on a damaged file, and cannot be interrupted while it works.
-It writes its progress to stdout ("progress 12 290"), and llama.cpp's errors to stderr. For plans it writes nothing but
-which types the tensors would get ("tensor TYPE q5_0 NAME", and "planned TYPE" at the end).
+A child process is used because llama.cpp can abort on a damaged file, and cannot be interrupted while it works. The
+child writes its progress to stdout ("progress 12 290"), and llama.cpp's errors to stderr. To plan, it quantizes
+nothing, and only writes which types the tensors would get ("tensor TYPE q5_0 NAME", and "planned TYPE" at the end).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _tell(line: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Quantize one file, or plan it. Returns llama.cpp's code: 0 is success."""
+    """Quantize one file, or tell which types its tensors would get. Returns llama.cpp's code: 0 is success."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # stderr is for llama.cpp's messages about the file
         prepare_backend()
@@ -59,14 +59,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _plan(source: str, file_types: list[str]) -> int:
-    """Tell which types the tensors would get. Older releases of llama.cpp cannot say it; then nothing is told."""
+    """Tell which types the tensors would get. Older releases of llama.cpp cannot plan: then nothing is told."""
     code = 0
     for file_type in file_types:
         parameters = _parameters(file_type)
         if not hasattr(parameters, "dry_run"):
             return 0
         parameters.dry_run = True
-        said: list[bytes] = []  # llama.cpp writes a line in parts
+        said: list[bytes] = []  # llama.cpp passes each line in several parts
         code = code or _quantized(source, os.devnull, parameters, lambda _level, text, _data, to=said: to.append(text))
         for line in b"".join(said).decode("utf-8", errors="replace").splitlines():
             if match := _PLANNED.match(line):

@@ -22,15 +22,15 @@ _LAYERS = range(1, 513)  # LLAMA_MAX_LAYERS
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """What a block head reads besides its memory: the last token of the text, and masks.
+    """The tokens that a block head decodes at once: the last token of the text, and then masks.
 
     Attributes:
         size: the most tokens in a block.
-        mask: the token that stands for one that is not known yet.
-        first: the number of the first place that predicts a token of the draft.
+        mask: the token that stands for a token that is not known yet.
+        first: the index in the block of the first place that predicts a token of the draft.
         is_causal: whether a place sees only the places before it.
-        is_whole: whether llama.cpp's graph makes each token depend on the one before. It then requires that all blocks
-            of a batch have the same size.
+        is_whole: whether llama.cpp's graph makes each token depend on the one before. The graph then requires that all
+            blocks of a batch have the same size.
         num_candidates: how many tokens each place chooses among, given the token before; 0 for all tokens.
     """
 
@@ -47,7 +47,7 @@ class BlockHeadFile(HeadFile):
     """The description of a block head in a file.
 
     Attributes:
-        block: what it reads besides its memory.
+        block: the tokens that the head decodes at once.
     """
 
     block: Block

@@ -22,10 +22,10 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-PURE = "_PURE"  # ends types that all matrices have; otherwise llama.cpp gives some matrices more bits
+PURE = "_PURE"  # ends names of types that all matrices get; with other types, some matrices get more bits
 
 # The types that llama.cpp can quantize to without an importance matrix, and their bits per weight. The bits are
-# rounded up: they only serve to estimate whether a file fits on the disk.
+# rounded up, so that the estimated size of a file is not too small.
 FILE_TYPES: Mapping[str, float] = {
     "F32": 32.0,
     "BF16": 16.0,
@@ -55,7 +55,7 @@ _TYPE_SUFFIX = re.compile(
 
 
 class ModelNotFoundError(FileNotFoundError, ValueError):
-    """There is no such model file. It is a ValueError, too, since llama_cpp.Llama raises that."""
+    """There is no such model file. It is a ValueError, too, since llama_cpp.Llama raises a ValueError."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Model:
         return models_dir() / self.file
 
     def is_downloaded(self) -> bool:
-        """Whether the file is here. A file gets this name only after its hash was checked."""
+        """Whether the complete file is here. Only its size is compared: it got this name after its hash was checked."""
         try:
             return self.path.stat().st_size == self.size
         except OSError:
@@ -108,7 +108,7 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class Catalog:
-    """All models by name, and the pair for commands in which the user names none."""
+    """All models by name, and the target and draft of commands in which the user names none."""
 
     models: Mapping[str, Model]
     default_target: str

@@ -1,4 +1,4 @@
-"""Which types the tensors of a model have, or will get by llama.cpp's quantizer, and the bytes that they take.
+"""Which types the tensors of a model have, or will get from llama.cpp's quantizer, and the bytes that they take.
 
 The quantizer does not give every tensor the type that was asked for. Some tensors always get more bits. If the rows of
 a matrix do not consist of whole blocks of a type, the matrix gets another type, which is often much larger.
@@ -19,7 +19,7 @@ from .gguf_values import StoredTensor, read_whole_header
 from .tensor_types import TYPES, bytes_of
 
 CHILD = "from specllama.models._quantize_worker import main; sys.exit(main(sys.argv[1:]))"
-_SECONDS = 600.0  # for planning, which reads headers
+_SECONDS = 600.0  # the time limit for planning, which only reads headers
 _KINDS = {name: kind for kind, (name, _, _) in TYPES.items()}
 _LARGE_BLOCK = 256
 _IN_PLACE = 8.5  # the most bits per weight of the types that llama.cpp takes where rows are not of whole blocks of 256
@@ -28,11 +28,11 @@ _IN_SMALL_PLACE = 16.0  # the same for blocks of 32
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """The types of tensors.
+    """The types of the tensors of a file.
 
     Attributes:
-        counts: the number of tensors of each type, by its name; empty if they are not known.
-        size: the bytes of all tensors, or if their types are not known the most that they may take.
+        counts: the number of tensors of each type, by the type's name; empty if the types are not known.
+        size: the bytes of all tensors; an upper limit if their types are not known.
         odd: the number of matrices with rows that are not of whole blocks of the type that was asked for.
         rows: the lengths of these rows.
     """
@@ -63,8 +63,8 @@ def contents_of(path: str | os.PathLike[str]) -> Contents:
     """The types of the tensors in a file.
 
     Raises:
-        UnusableFileError: it is damaged.
-        OSError: it cannot be read.
+        UnusableFileError: the file is damaged.
+        OSError: the file cannot be read.
     """
     tensors = read_whole_header(path, texts=False)[1].values()
     counts = collections.Counter(TYPES[tensor.kind][0] for tensor in tensors)
@@ -72,11 +72,11 @@ def contents_of(path: str | os.PathLike[str]) -> Contents:
 
 
 def planned(path: str | os.PathLike[str], file_types: Iterable[str]) -> dict[str, Contents]:
-    """What a model will consist of, by the type that is asked for. It is estimated if llama.cpp is too old to say it.
+    """The tensor types that a model will have, by file type. If llama.cpp is too old to plan, only a size is estimated.
 
     Raises:
         UnusableFileError: the model is damaged.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     file_types = list(file_types)
     tensors = read_whole_header(path, texts=False)[1]
@@ -108,7 +108,7 @@ def _of_type(tensors: Mapping[str, StoredTensor], file_type: str, said: Mapping[
 
 
 def _said_by_llama_cpp(path: str, file_types: Iterable[str]) -> dict[str, dict[str, int]]:
-    """For each type, the ggml_type of each tensor, as llama.cpp plans it. Errors are ignored: quantizing names them."""
+    """By file type, the ggml_type that llama.cpp plans for each tensor. Errors are ignored: quantizing reports them."""
     command = python_command(CHILD, path, ",".join(file_types))
     try:
         done = subprocess.run(

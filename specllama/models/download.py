@@ -24,7 +24,7 @@ def pull_model(name: str) -> Path:
     """Download a model by its name: one of the catalog, or ORG/NAME, ORG/NAME:TYPE or ORG/NAME:FILE of the hub.
 
     Returns:
-        The path of its file, or of the first of its files.
+        The path of the model's file, or of the first part of a split model.
 
     Raises:
         ValueError: there is no such model, or the name does not say which file.
@@ -37,7 +37,7 @@ def pull_model(name: str) -> Path:
     if of_hub is not None:
         return pull_from_hub(of_hub)
     known, separator, file_type = name.partition(":")
-    model = catalog().find(known if "/" not in known else name)  # such as ORG/NAME: without a type
+    model = catalog().find(known if "/" not in known else name)  # with "/", but no name of the hub: "ORG/NAME:"
     if separator:
         raise ValueError(
             f"{name} is not downloaded but made: `specllama pull {model.name}`, "
@@ -47,7 +47,7 @@ def pull_model(name: str) -> Path:
 
 
 def pull_draft(draft: KnownDraft) -> Path | None:
-    """Download a draft of families.toml, or return None if it is not named by a name of the catalog or of the hub.
+    """Download a draft of families.toml, or return None if its name is none of the catalog or of the hub.
 
     Raises:
         ValueError, DownloadError, OSError: as for `pull_model`.
@@ -78,7 +78,7 @@ def pull(model: Model) -> Path:
         if not model.is_downloaded():
             models_dir().mkdir(parents=True, exist_ok=True)
             folder.mkdir(parents=True, exist_ok=True)
-            # The hub's own lock is released before the file is checked and moved.
+            # A lock of our own, because the hub's lock is released before the file is checked and moved.
             with filelock.FileLock(partial_dir() / f"{model.name}.lock"):
                 if not model.is_downloaded():
                     os.replace(_fetched(model, folder), model.path)
@@ -97,7 +97,7 @@ def pull_from_hub(name: HubName) -> Path:
     The hub's library shows the progress on stderr, resumes downloads, and sends ``HF_TOKEN``.
 
     Returns:
-        The path of its file, or of the first of its files.
+        The path of the model's file, or of the first part of a split model.
 
     Raises:
         DownloadError: the hub cannot be reached, has no such repository, or requires that its terms are accepted.
@@ -158,7 +158,7 @@ def _files_of(name: HubName) -> list[str]:
 def _not_downloaded(name: HubName, error: Exception) -> DownloadError:
     status = getattr(getattr(error, "response", None), "status_code", None)
     way_out = "If you have the file, give its path instead of the name"
-    if status in (401, 403, 404):  # the hub does not always say which one is the true reason
+    if status in (401, 403, 404):  # the hub does not always say which of the reasons below is the true one
         way_out = (
             "There is no such repository, or not for everybody: look at its page on the hub, accept its terms there, "
             "and set HF_TOKEN to a token of yours"

@@ -15,7 +15,7 @@ from .head_kinds import HEADS
 
 KINDS = ("model", "parallel", *HEADS)
 _SIZE = "{size}"
-_MOST_NAMED = 1000  # characters of a name; a file may have any number
+_MOST_NAMED = 1000  # the most characters of a name that are used; a file may have any number of them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Named:
     Attributes:
         architecture: llama.cpp's name of the architecture.
         names: all names of the model joined into one text, in lower case, with "-" between words.
-        size: the size as the file gives it, such as 7B or 30B-A3B; empty if it gives none.
+        size: the model's size as the file states it, such as 7B or 30B-A3B; empty if the file states none.
     """
 
     architecture: str
@@ -66,7 +66,7 @@ class _Entry:
     acceptance: float | None = None
 
     def for_target(self, named: Named) -> KnownDraft | None:
-        """The draft for a target, with the target's size in its name; None if it is for other targets."""
+        """The draft for a target, with the target's size put into its name; None if the entry is for other targets."""
         size = named.size
         if self.sizes:
             size = next((one for one in self.sizes if one.lower() == named.size.lower()), "")
@@ -78,7 +78,7 @@ class _Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A family of the table."""
+    """A family of models in families.toml."""
 
     name: str
     names: str
@@ -91,18 +91,18 @@ class Family:
         return of_architecture and re.search(self.names, named.names) is not None
 
     def drafts_for(self, named: Named) -> list[KnownDraft]:
-        """The drafts that are known for a model of the family, the most likely one first."""
+        """The drafts that are known for a model of the family, in the order of families.toml."""
         return [draft for entry in self.drafts if (draft := entry.for_target(named)) is not None]
 
 
 def family_of(named: Named) -> Family | None:
-    """The family of a model; None if the table has none for it."""
+    """The family of a model; None if families.toml has no family for it."""
     return next((family for family in families() if family.is_of(named)), None)
 
 
 @functools.lru_cache(maxsize=1)
 def families() -> tuple[Family, ...]:
-    """The families of the table that ships with this package."""
+    """The families in the families.toml that ships with this package."""
     return load_families(shipped("families.toml"))
 
 

@@ -25,17 +25,17 @@ from .writers import NO_WRITERS, why_no_writer
 _PARALLEL = re.compile(r"(^|[^a-z])pard-")
 _MASK = "it is a parallel draft: give it with draft_mask_token, the pard_token of its config.json"
 ROOM = 4096
-"""The number of tokens in the KV cache that counts as memory."""
+"""The number of tokens whose KV cache counts as a part of a model's memory."""
 _OF_FAMILY = 0.75
-"""How often a model with the target's vocabulary is right, if it was not measured.
+"""The assumed acceptance of a model with the target's vocabulary, if the pair was not measured.
 
-It is lower than the measured pairs in families.toml, so that an untested pair does not look better.
+It is lower than that of the measured pairs in families.toml, so that an untested pair does not look better than these.
 """
 _FOREIGN = (0.45, 0.3)
-"""How often a model of another tokenizer is right: the first number, plus the second times the share of common tokens.
+"""The assumed acceptance of a model with another tokenizer: the first number, plus the second times the common share.
 
-With all tokens in common that is 75 %, as for a model of the family. With 26 % in common it is 53 %. SmolLM2-135M has
-26 % of the tokens of Qwen2.5-Coder-1.5B, and predicts 54 % of its tokens.
+If all tokens are common, it is 75 %, as for a model of the family. If 26 % are common, it is 53 %. SmolLM2-135M has
+26 % of the tokens of Qwen2.5-Coder-1.5B, and predicts 54 % of the tokens that this target writes.
 """
 _MODELS = ("model", "parallel", "foreign")
 _IN_FILE = "in the file"
@@ -48,17 +48,18 @@ class FoundDraft:
     Attributes:
         draft_model: the value to give as ``draft_model`` (-md).
         kind: ``"model"``, ``"foreign"`` (a model with another tokenizer), ``"parallel"`` (a model that
-            says several tokens in one decode), or the kind of head.
+            predicts several tokens in one decode), or the kind of head.
         where: the place where it was found.
-        size: its size in bytes.
-        share: the share of the target's tokens that it has, from 0 to 1.
-        cost: the memory that one drafted token reads, over that of one token of the target. The sizes give an estimate.
-        acceptance: how often its next token is usually right if those before it were, from families.toml if that has
-            this pair; None if it is not known.
-        memory: the bytes of its weights and of a KV cache of 4,096 tokens, if the file says the cache's size.
-        is_of_name: whether it is a head that is named after the model, or in its file, or a small model that has
-            learned from it.
-        why_not: why it cannot be used; None if it can.
+        size: the draft's size in bytes.
+        share: the share of the target's tokens that the draft has, too, from 0 to 1.
+        cost: the bytes of weights that one drafted token reads, divided by those that one token of the target reads.
+            It is estimated from the files' sizes.
+        acceptance: how often the draft's next token is usually right if all drafted tokens before were right, from
+            families.toml if this has the pair; None if it is not known.
+        memory: the bytes of the draft's weights and of a KV cache of 4,096 tokens, if the file says the cache's size.
+        is_of_name: whether the draft belongs to this target: a head that is named after the target or is in its file,
+            or a small model that was trained for the target.
+        why_not: why the draft cannot be used; None if it can be.
     """
 
     draft_model: str
@@ -74,7 +75,7 @@ class FoundDraft:
 
     @property
     def in_model(self) -> bool:
-        """Whether it is a layer of the target's own file."""
+        """Whether the draft is a layer of the target's own file."""
         return self.where == _IN_FILE
 
 
@@ -90,7 +91,7 @@ class Survey:
         tokenizer: the kind of the tokenizer, and how it splits texts into words.
         num_tokens: the number of tokens in the vocabulary.
         n_ctx: the most tokens in a text that the model was trained with; 0 if its file does not say it.
-        memory: the bytes of its weights and of a KV cache of 4,096 tokens.
+        memory: the bytes of the model's weights and of a KV cache of 4,096 tokens.
         found: the drafts on this machine, the most promising one first.
         known: the drafts that are known for the family and are not on this machine.
         left_out: the files on this machine that are damaged or cannot be read: for each path, why.
@@ -188,7 +189,7 @@ class _Target:
             yield FoundDraft(name, name, _IN_FILE, size, 1.0, 1 / count, None, 0, True, why_not)
 
     def considered(self, path: str, where: str, known: list[KnownDraft]) -> Iterator[FoundDraft]:
-        """Yields what a file is as a draft for the model; nothing if it is no draft.
+        """Yields a file as a draft for the model; nothing if the file cannot be one.
 
         Raises:
             UnusableFileError: the file is damaged.
@@ -239,7 +240,7 @@ class _Target:
             yield FoundDraft(path, kind, where, size, 1.0, size / self.read, right, size, is_of_name, why_not)
 
     def rank(self, draft: FoundDraft) -> tuple[Any, ...]:
-        """The key by which drafts are sorted: heads in llama.cpp's order, then models, the cheapest first."""
+        """The key by which drafts are sorted: usable ones first, heads (in llama.cpp's order) before models."""
         is_head = draft.kind not in _MODELS
         begins = draft.draft_model if draft.in_model else os.path.basename(draft.draft_model).lower()
         order = [*HEADS, ""]
@@ -247,7 +248,7 @@ class _Target:
         of_kind = order.index(of_name or (draft.kind if draft.kind in order else ""))
         bits = -1.0 if draft.in_model else abs(catalog.bits_of(draft.draft_model) - catalog.bits_of(self.path))
         is_foreign = draft.kind == "foreign"
-        unlikely = not is_head and draft.cost > 0.6  # drafting a token takes nearly as long as decoding one plainly
+        unlikely = not is_head and draft.cost > 0.6  # drafting would take nearly as long as plain decoding
         last = bits if is_head else draft.cost
         return (draft.why_not is not None, unlikely, is_foreign, not is_head, not draft.is_of_name, of_kind, last)
 
@@ -258,7 +259,7 @@ def _is_parallel(path: str, values: Mapping[str, Any]) -> bool:
 
 
 def _trained_for(values: Mapping[str, Any], target: str) -> float | None:
-    """The share of right tokens of a model that ``train-draft`` has trained for this target; None for other models."""
+    """The share of right tokens that ``train-draft`` has measured for this target; None for files of other origin."""
     of_file, greedy = text_in(values, "specllama.target.file"), values.get("specllama.acceptance.greedy")
     if of_file != os.path.basename(target) or not isinstance(greedy, np.ndarray) or not len(greedy):
         return None
@@ -266,7 +267,7 @@ def _trained_for(values: Mapping[str, Any], target: str) -> float | None:
 
 
 def _usual(shared: Shared, known: KnownDraft | None) -> float:
-    """How often a model's next token is usually right, if those before it were."""
+    """How often a model's next token is usually right, if all drafted tokens before were right."""
     if known is not None and known.acceptance is not None:
         return known.acceptance
     least, more = _FOREIGN
@@ -274,7 +275,7 @@ def _usual(shared: Shared, known: KnownDraft | None) -> float:
 
 
 def _known(target: _Target) -> list[KnownDraft]:
-    """The drafts of families.toml for a model, without the model itself and without larger ones."""
+    """The drafts of families.toml for a model, without the model itself and without larger models."""
     if target.family is None:
         return []
     most = _size_in(target.named.size) or float("inf")
@@ -334,7 +335,7 @@ def _writes(values: Mapping[str, Any]) -> bool:
 def _read_of(values: Mapping[str, Any], size: int) -> float:
     """The bytes of a model that one token reads.
 
-    In a mixture of experts it reads the used experts, and all other weights, which are estimated as 5 %.
+    In a mixture of experts a token reads the used experts, and all weights outside of experts, estimated as 5 %.
     """
     experts, used = whole_number(values, "expert_count"), whole_number(values, "expert_used_count")
     return size * (0.05 + 0.95 * used / experts) if 0 < used < experts else size

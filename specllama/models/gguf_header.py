@@ -35,7 +35,7 @@ def read_header(path: str | os.PathLike[str]) -> GgufHeader:
 
     Raises:
         FileNotFoundError: there is no such file.
-        UnusableFileError: it is no GGUF file, has an unknown version, or is truncated.
+        UnusableFileError: the file is no GGUF file, has an unknown version, or is truncated.
     """
     path = Path(path)
     if not path.exists():

@@ -30,13 +30,13 @@ _LENGTH = struct.Struct("<Q")
 _KIND = struct.Struct("<I")
 _TOKENS = "tokenizer.ggml.tokens"
 _MOST_DIMENSIONS = 4  # GGML_MAX_DIMS
-_MOST_SHOWN = 60  # characters of a name
-# A header states how much of it there is. These limits bound the time for looking at a file that a user has not named.
+_MOST_SHOWN = 60  # characters of a name in a message
+# A header states its own sizes. These limits bound the time for reading a file that was found and not named by a user.
 # The largest known header has 260,000 tokens, 510,000 merges, some thousand tensors, and less than 100 values.
 _MOST_BYTES = 1 << 26
 _MOST_VALUES, _MOST_TENSORS = 1 << 12, 1 << 15
-_MOST_TEXTS = 1 << 21  # in all arrays together
-_MOST_UNTIL_TOKENS = 1 << 19  # texts up to the array of tokens, and in it
+_MOST_TEXTS = 1 << 21  # texts in all arrays together
+_MOST_UNTIL_TOKENS = 1 << 19  # texts in the array of tokens and in all arrays before it
 
 _T = TypeVar("_T")
 
@@ -44,16 +44,16 @@ _T = TypeVar("_T")
 class UnusableFileError(ValueError):
     """A file cannot be used. The message names it, and says why.
 
-    All that reads a GGUF file raises this, or an OSError, and nothing else.
+    All functions that read a GGUF file raise this error or an OSError, and no other.
     """
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """The place of a tensor in a file. All of it is within the file."""
+    """The place of a tensor in a file, and its type."""
 
     shape: tuple[int, ...]
-    """The sizes in ggml's order: the size of a row first. There is at least one, and each is 1 or more."""
+    """The sizes in ggml's order: the size of a row first. There is at least one size, and each is 1 or more."""
     kind: int
     """The ggml_type, one of `tensor_types.TYPES`."""
     offset: int
@@ -80,10 +80,10 @@ def read_whole_header(
 
     Args:
         path: the file.
-        texts: whether arrays of texts are in the metadata. They take most of the time.
+        texts: whether to read arrays of texts, too, which takes most of the time.
 
     Raises:
-        UnusableFileError: the header is damaged, or the file has not all of its tensors.
+        UnusableFileError: the header is damaged, or the file ends before the end of a tensor.
         OSError: the file cannot be read.
     """
     with _mapped(path) as data:
@@ -96,7 +96,7 @@ def _require_within(path: str | os.PathLike[str], tensors: Mapping[str, StoredTe
     """Check that all tensors lie within their file. A download may have been cut off.
 
     Raises:
-        UnusableFileError: one does not.
+        UnusableFileError: a tensor ends behind the end of the file.
     """
     size = os.path.getsize(path)
     for name, tensor in tensors.items():
@@ -121,17 +121,17 @@ class StoredTexts:
 
         Raises:
             UnusableFileError: the file is damaged.
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         with _mapped(self.path) as data:
             return _Walk(data, self.offset).texts_of(self.count)
 
     def stored(self) -> bytes:
-        """The texts as the file stores them, with their lengths. To compare these bytes is much faster than `read`.
+        """The bytes that store the texts and their lengths. To compare these is much faster than `read` and comparing.
 
         Raises:
             UnusableFileError: the file is damaged.
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         with _mapped(self.path) as data:
             return data[self.offset : _behind_texts(data, self.offset, self.count)]
@@ -153,11 +153,11 @@ def read_without_texts(
 
     Args:
         path: the file.
-        until_tokens: stop at the tokens. All files written by llama.cpp's scripts have the architecture and the sizes
-            of the model before them. It takes a thousandth of the time for the whole header.
+        until_tokens: stop at the tokens, which takes a thousandth of the time for the whole header. All files that
+            llama.cpp's scripts write have the architecture and the sizes of the model before the tokens.
 
     Returns:
-        The metadata, and the tokens; None if there are none.
+        The metadata, and the place of the tokens, which is None if there are no tokens.
 
     Raises:
         UnusableFileError: the header is damaged.
@@ -174,7 +174,7 @@ def _behind_texts(data: mmap.mmap, at: int, count: int) -> int:
     """The end of `count` texts that begin at the offset `at`.
 
     Raises:
-        EOFError: they end beyond the file.
+        EOFError: the texts end beyond the file.
     """
     length = _LENGTH.unpack_from
     for _ in range(count):
@@ -186,7 +186,7 @@ def _behind_texts(data: mmap.mmap, at: int, count: int) -> int:
 
 @contextlib.contextmanager
 def _mapped(path: str | os.PathLike[str]) -> Iterator[mmap.mmap]:
-    """Map the beginning of a file into memory, which has its header. Errors of reading it name the file.
+    """Map the beginning of a file, with its header, into memory. Errors in the block are raised with the file's name.
 
     Raises:
         UnusableFileError: the header is damaged, or is larger than any header.
@@ -200,7 +200,7 @@ def _mapped(path: str | os.PathLike[str]) -> Iterator[mmap.mmap]:
         with mmap.mmap(file.fileno(), min(size, _MOST_BYTES), access=mmap.ACCESS_READ) as data:
             try:
                 yield data
-            except (struct.error, EOFError, OverflowError) as error:  # OverflowError: of an offset
+            except (struct.error, EOFError, OverflowError) as error:  # OverflowError: an offset is too large
                 why = "" if size < _MOST_BYTES else f", or is larger than {_MOST_BYTES >> 20} MiB"
                 raise UnusableFileError(
                     f"{path} is truncated or damaged: its header ends early (byte {size}){why}"
@@ -210,14 +210,14 @@ def _mapped(path: str | os.PathLike[str]) -> Iterator[mmap.mmap]:
 
 
 class _HeaderError(Exception):
-    """A header states what cannot be."""
+    """A header states an impossible value."""
 
 
 def _require_known_form(path: str | os.PathLike[str], begins: bytes) -> None:
     """Check the first eight bytes of a file: the magic and the version.
 
     Raises:
-        UnusableFileError: it is no GGUF file, or has an unknown version.
+        UnusableFileError: the file is no GGUF file, or has an unknown version.
     """
     magic, version = begins[:4], begins[4:]
     if magic != _MAGIC:
@@ -251,7 +251,7 @@ def tokens_in(values: Mapping[str, Any]) -> list[bytes]:
 
 
 def cached(read: Callable[[str], _T]) -> Callable[[str | os.PathLike[str]], _T | None]:
-    """A decorator: the function reads a file again only if it has changed, and returns None if there is no file."""
+    """A decorator: a file is read again only if the file has changed. The result is None if there is no file."""
 
     @functools.lru_cache(maxsize=8)  # every draft is read twice: before its target is opened, and after
     def kept(path: str, changed: int, size: int) -> _T | None:
@@ -269,7 +269,7 @@ def cached(read: Callable[[str], _T]) -> Callable[[str | os.PathLike[str]], _T |
 
 
 def parts_of(path: str) -> list[str]:
-    """The files of a model. If the name ends in ``-00001-of-00003.gguf``, there are three."""
+    """The files of a model. If the name ends in ``-00001-of-00003.gguf``, there are three files."""
     found = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path)
     if found is None:
         return [path]
@@ -283,7 +283,7 @@ def stored(path: str | os.PathLike[str], tensor: StoredTensor) -> bytes:
     """The bytes of a tensor.
 
     Raises:
-        UnusableFileError: the file has become shorter.
+        UnusableFileError: the file has become shorter since its header was read.
         OSError: the file cannot be read.
     """
     with open(path, "rb") as file:
@@ -297,15 +297,15 @@ def stored(path: str | os.PathLike[str], tensor: StoredTensor) -> bytes:
 class _Walk:
     """Reads a mapped file once, from its first metadata to its tensors.
 
-    Each number that the file states is checked before there is a loop or an allocation of this size.
+    Each count that the file states is checked before a loop or an allocation depends on it.
     """
 
     def __init__(self, data: mmap.mmap, at: int = 8, *, most_texts: int = _MOST_TEXTS) -> None:
         self._data = data
-        self._at = at  # the magic and the version take 8 bytes
+        self._at = at  # the offset of the next byte to read; the magic and the version take the first 8 bytes
         self._most_texts = self._left = most_texts
         self.texts: dict[str, tuple[int, int]] = {}
-        """The offset and the number of texts of each array that was skipped, by its name."""
+        """The offset and the number of texts of each array that was skipped, by the array's name."""
 
     def whole(self, texts: bool) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
         (count,) = _LENGTH.unpack_from(self._data, self._at)
@@ -321,7 +321,7 @@ class _Walk:
         return values, {name: StoredTensor(shape, kind, begin + at) for name, (shape, kind, at) in found.items()}
 
     def _tensor(self, name: str) -> tuple[tuple[int, ...], int, int]:
-        """The shape of the next tensor, its type, and its offset behind the header."""
+        """The shape of the next tensor, its type, and its offset from the end of the header."""
         if (num_dimensions := self._number("I")) > _MOST_DIMENSIONS:
             raise _HeaderError(f"a tensor of {num_dimensions} dimensions")
         *shape, kind, offset = self._numbers(f"{num_dimensions}QIQ")
@@ -353,7 +353,7 @@ class _Walk:
         return found
 
     def _keys(self) -> Iterator[tuple[str, int]]:
-        """Each name of the metadata, with the type of its value. The caller must read the value before the next."""
+        """Each name of the metadata, with the type of its value. The caller must read it before the next name."""
         self._number("Q")  # the number of tensors
         for _ in range(_few(self._number("Q"), _MOST_VALUES, "values")):
             key = self.text().decode("utf-8", "replace")  # a key that llama.cpp does not know may be any bytes
@@ -384,7 +384,7 @@ class _Walk:
         """The next `count` texts."""
         data, at, length = self._data, self._at, _LENGTH.unpack_from
         found = []
-        for _ in range(count):  # as `text` does, in a third of the time
+        for _ in range(count):  # does the same as `text`, in a third of the time
             begin = at + 8
             at = begin + length(data, at)[0]
             found.append(data[begin:at])
@@ -397,7 +397,7 @@ class _Walk:
         kind, count = self._numbers("IQ")
         if kind == _STRING:
             return self.texts_of(self._many(count))
-        if kind == _ARRAY:  # llama.cpp cannot read one, either
+        if kind == _ARRAY:  # llama.cpp cannot read arrays of arrays, either
             raise _HeaderError("an array of arrays")
         code = _code_of(kind)
         begin, self._at = self._at, self._at + struct.calcsize("<" + code) * count

@@ -24,8 +24,8 @@ class HeadFile(abc.ABC):
     Attributes:
         path: the file.
         hidden_size: how many numbers a hidden state of the target has.
-        n_vocab: the number of tokens in its vocabulary, which is the target's.
-        layers: the target's layers whose inputs the head reads, numbered from 0; empty if it reads other states.
+        n_vocab: the number of tokens in the head's vocabulary, which is the target's.
+        layers: the target's layers whose inputs the head reads, numbered from 0; empty if the head reads other states.
         tensors: the place of each tensor in the file, by name. If the token embeddings or the output matrix are
             missing, the head uses the target's.
     """
@@ -37,7 +37,7 @@ class HeadFile(abc.ABC):
     tensors: Mapping[str, StoredTensor]
 
     in_model: ClassVar[str | None] = None
-    """The name for such layers in a model's own file; None if no model has them."""
+    """The ``draft_model`` that means such layers in the target's own file; None if no target has them."""
 
     @property
     def name(self) -> str:
@@ -47,33 +47,33 @@ class HeadFile(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def is_of(cls, values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> bool:
-        """Whether a file with these metadata and tensors is such a head."""
+        """Whether a file with these metadata and tensors is a head of this kind."""
 
     @classmethod
     @abc.abstractmethod
     def read(cls, path: str, values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> HeadFile:
-        """Read the description in a file that is such a head.
+        """Read the description in the file of a head of this kind.
 
         Raises:
-            UnusableFileError: its description is incomplete, or the head cannot be run.
+            UnusableFileError: the description is incomplete, or the head cannot be run.
         """
 
     @classmethod
     def num_named(cls, values: Mapping[str, Any]) -> int:
-        """The number of such layers that a model's metadata name."""
+        """The number of layers of this kind that the metadata of a target's own file name."""
         return 0
 
     @classmethod
     def num_in_model(cls, path: str) -> int:
-        """The number of such layers in a model's own file.
+        """The number of layers of this kind in a target's own file.
 
         Raises:
-            UnusableFileError: there are none, or they cannot be run.
+            UnusableFileError: there are no such layers, or they cannot be run.
         """
         raise NotImplementedError
 
     def require_fit(self, *, n_layer: int, n_embd: int, n_vocab: int) -> None:
-        """Check that the head was made for a target. With another one llama.cpp would crash, or read arbitrary memory.
+        """Check that the head was made for a target. With another, llama.cpp would crash or read arbitrary memory.
 
         Args:
             n_layer: the number of the target's layers.
@@ -95,7 +95,7 @@ class HeadFile(abc.ABC):
             )
 
     def require_tokens(self, n_vocab: int, *, has_matrix: bool) -> None:
-        """Check that the head reads and drafts tokens of its target.
+        """Check that the head can read all tokens of its target, and drafts no other tokens.
 
         Args:
             n_vocab: the number of tokens in the target's vocabulary.
@@ -133,7 +133,7 @@ def number_in(path: str, values: Mapping[str, Any], name: str) -> int:
     """A number in the metadata of a head's file.
 
     Raises:
-        UnusableFileError: it is missing, or no number.
+        UnusableFileError: the value is missing, or no number.
     """
     found = values.get(name)
     if not isinstance(found, int) or isinstance(found, bool):
@@ -146,9 +146,9 @@ def require_turns(path: str, values: Mapping[str, Any], architecture: str, *, sa
 
     Args:
         path: the head's file.
-        values: its metadata.
-        architecture: its architecture.
-        same_values: whether its values must have the size of its keys.
+        values: the file's metadata.
+        architecture: the head's architecture.
+        same_values: whether the values of the head's attention must have the size of the keys.
 
     Raises:
         UnusableFileError: llama.cpp would crash at an assertion with these sizes.
@@ -177,7 +177,7 @@ def require_turns(path: str, values: Mapping[str, Any], architecture: str, *, sa
 
 
 def require_types(path: str, tensors: Mapping[str, StoredTensor]) -> None:
-    """Check the types of a head's tensors. llama.cpp has multiplications for some types, and null pointers for others.
+    """Check the types of a head's tensors. llama.cpp can multiply by some types; for others it has null pointers.
 
     Raises:
         UnusableFileError: a tensor has a type that cannot be multiplied.
@@ -195,7 +195,7 @@ def layers_in(path: str, values: Mapping[str, Any], name: str, counts: range) ->
     """The numbers of the target's layers that a head's file names.
 
     Raises:
-        UnusableFileError: these are no numbers, or not as many as `counts` has.
+        UnusableFileError: the file names no layers, or a number of layers that is not in `counts`.
     """
     layers = np.asarray(values.get(name, []))
     if layers.ndim != 1 or layers.size not in counts or layers.dtype.kind not in "iu":

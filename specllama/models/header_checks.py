@@ -1,4 +1,4 @@
-"""Checks a model's metadata before llama.cpp loads it: its own assertions end the process."""
+"""Checks a model's metadata before llama.cpp loads the model, because llama.cpp's own assertions end the process."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def require_sound(path: str, *, as_head: bool = False, overrides: Mapping[str, A
         overrides: the ``kv_overrides``, which may correct the file's values.
 
     Returns:
-        A digest of its weights; None if the file is damaged, which llama.cpp reports itself.
+        A digest of the file's weights; None if the file is damaged, which llama.cpp reports itself.
 
     Raises:
         ValueError: a value would end the process, or the file is a head where a model is needed.
@@ -61,9 +61,9 @@ def require_sound(path: str, *, as_head: bool = False, overrides: Mapping[str, A
     try:
         values, tensors = read_whole_header(path)
     except OSError:
-        return None  # llama.cpp refuses the file; then the reason is found
+        return None  # llama.cpp will refuse the file; then the reason is found
     except UnusableFileError:
-        if _says_it_is_a_head(path):  # llama.cpp may open it all the same, and crash
+        if _says_it_is_a_head(path):  # llama.cpp may open a damaged head all the same, and crash
             raise
         return None
     if is_head(values, tensors) and not as_head:
@@ -132,7 +132,7 @@ def _wrong_layers(values: Mapping[str, Any]) -> Iterable[str]:
     if "general.architecture" not in values:
         return
     layers = largest(values, "block_count")
-    said = values.get(f"{architecture_of(values)}.block_count")  # llama.cpp refuses a missing one itself
+    said = values.get(f"{architecture_of(values)}.block_count")  # llama.cpp refuses a missing block_count itself
     if isinstance(said, int) and not 0 < layers <= _MOST_LAYERS:
         yield f"its block_count is {layers}, and must be from 1 to {_MOST_LAYERS}"
     further = largest(values, "nextn_predict_layers")

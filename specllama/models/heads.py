@@ -1,4 +1,4 @@
-"""Which files are heads: the table of the forms that their files have, and what lies beside a model."""
+"""Which files are heads: the table of the forms of their files, and the search for a head beside a model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORMS: tuple[type[HeadFile], ...] = (
     Eagle3File,
     MtpFile,
 )
-"""All forms of files of heads: a line for each."""
+"""All forms that the file of a head can have: a line for each."""
 _OTHERS = {"gemma4-assistant": "Gemma 4's assistant"}
 _PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")  # in the name of a model that is split into several files
 
@@ -31,10 +31,10 @@ def read_head(path: str) -> HeadFile | None:
     """Read the description of a head.
 
     Returns:
-        None if the file is a model, or no whole GGUF file. Loading it will report what is wrong.
+        None if the file is a model, or no whole GGUF file. Loading a damaged file will report what is wrong.
 
     Raises:
-        UnusableFileError: it is a head of a kind that cannot be used, or its description is incomplete.
+        UnusableFileError: the file is a head of a kind that cannot be used, or its description is incomplete.
     """
     try:
         values, tensors = read_whole_header(path)
@@ -69,7 +69,7 @@ def head_beside(target: str, kind: str = EAGLE3) -> str:
 
 
 def head_of(target: str) -> str | None:
-    """The path of the head beside a model's file, or the name of the layers in it that draft.
+    """The path of the head beside a model's file, or the name of the layers in the model's file that draft.
 
     Returns:
         None if there is neither.

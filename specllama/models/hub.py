@@ -22,7 +22,7 @@ _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(:(?P<wanted>[^:]+))?")
 _PREFERRED = ("Q4_K_M", "Q4_0", "Q8_0")  # for names without a type: llama.cpp's default, then types that are fast here
 _PART = re.compile(r"-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$", re.IGNORECASE)
 _NO_MODEL = re.compile(rf"(^|/)({'|'.join(HEADS)})-|mmproj|imatrix", re.IGNORECASE)
-"""Files beside models that are no models: readers of images, heads, and importance matrices."""
+"""Files beside models that are no models: heads, image encoders (mmproj), and importance matrices."""
 _MOST_NAMED = 12
 _MOST_DEEP = 6  # levels of folders in a repository
 
@@ -41,7 +41,7 @@ class HubName:
 
     @classmethod
     def of(cls, text: str) -> HubName | None:
-        """Read a name; None if the text is no such name. It may then be a path."""
+        """Read a name; None if the text is no such name, but a path perhaps."""
         found = _NAME.fullmatch(text)
         if found is None or found["repo"].lower().endswith(".gguf") or found["repo"].startswith("."):
             return None
@@ -112,7 +112,7 @@ def all_on_disk() -> Iterator[tuple[str, Path, int]]:
                 parts = [other for other in files if _PART.sub("", other) == _PART.sub("", file)]
                 if file not in seen and parts[0] == file and len(parts) == _num_parts(file):
                     seen.add(file)
-                    with contextlib.suppress(*NOT_THERE):  # it was deleted meanwhile
+                    with contextlib.suppress(*NOT_THERE):  # a file was deleted meanwhile
                         yield f"{org}/{repo}:{file}", path, sum(files[part].stat().st_size for part in parts)
 
 
@@ -126,7 +126,7 @@ def _num_parts(file: str) -> int:
 
 
 def hub_cache() -> Path:
-    """The folder of the hub's cache. Importing the hub's library would take much longer than this."""
+    """The folder of the hub's cache. It is found without the hub's library, whose import takes long."""
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if os.environ.get(name):
             return Path(os.path.expanduser(os.path.expandvars(os.environ[name])))

@@ -28,8 +28,8 @@ from .header_checks import require_sound
 from .opening_checks import lora_errors
 from .weights_digest import Digest
 
-_WARNING_LEVEL, _ERROR_LEVEL = 3, 4  # of ggml.h; the numbers in llama_cpp's own table are wrong by one
-_OF_A_DECODE_THAT_ENDED = b"decode: removing memory module entries"  # logged after Ctrl-C; it is no error
+_WARNING_LEVEL, _ERROR_LEVEL = 3, 4  # log levels of ggml.h; the numbers in llama_cpp's own table are wrong by one
+_OF_A_DECODE_THAT_ENDED = b"decode: removing memory module entries"  # logged after Ctrl-C; no error
 _turn = threading.RLock()
 
 
@@ -66,7 +66,7 @@ def checked_loading(
         overrides: the ``kv_overrides`` that it is loaded with.
 
     Yields:
-        A digest of its weights; None if the file is damaged.
+        A digest of the model's weights; None if the file is damaged.
 
     Raises:
         ModelNotFoundError: there is no such file.
@@ -92,7 +92,7 @@ def require_gguf(path: str) -> None:
 
     Raises:
         ModelNotFoundError: there is no such file.
-        ValueError: it is something else.
+        ValueError: the path is that of something else.
     """
     try:
         found = os.stat(path)
@@ -136,7 +136,7 @@ def why_no_context(errors: Sequence[str], smaller: str) -> str:
         errors: llama.cpp's error messages.
         smaller: the advice if memory was too small.
     """
-    # The first message has the reason. The later ones follow from it.
+    # The first message has the reason. Later messages only follow from it.
     said = errors[0] if errors else "llama.cpp gave no reason"
     return f"{said}; {smaller}" if not errors or re.search("alloc|memory|buffer", said) else said
 
@@ -148,7 +148,7 @@ def _reason(path: str, errors: list[str]) -> str:
         return f"{error}; {catalog.remedy(path)}"
     if header.kind == "adapter":
         return "it is a LoRA adapter and not a model; load the base model and pass this file as lora_path"
-    # The first message has the reason. The last ones only say that loading failed.
+    # The first message has the reason. Later messages only say that loading failed.
     reason = errors[0] if errors else "llama.cpp gave no reason; run again with verbose=True"
     if header.num_splits > 1:
         return f"{reason}; its {header.num_splits} parts must be in one folder, with their original names"
@@ -163,7 +163,7 @@ class _Here(threading.local):
     errors: list[str] | None = None
     """The list that collects error messages; None if they are not collected."""
     raised: list[BaseException] | None = None
-    """The list that collects exceptions of signal handlers that run while a message is handled; None outside."""
+    """The list that collects exceptions of signal handlers while a message is handled; None where they are not kept."""
 
 
 _here = _Here()
@@ -176,7 +176,7 @@ def _hear(level: int, text: bytes) -> None:
     if level == _ERROR_LEVEL and _here.errors is not None:
         _here.errors.append(text.decode("utf-8", errors="replace").strip())
     if level == _WARNING_LEVEL and _here.errors is not None and not logger.isEnabledFor(logging.WARNING):
-        return  # llama_cpp takes it for an error, and would show it
+        return  # llama_cpp's table takes a warning for an error, so it would be shown
     if not _here.silent and logger.level <= levels.get(level, logging.DEBUG):  # llama_cpp's own rule
         show(text.decode("utf-8", errors="replace"))
 
@@ -192,7 +192,7 @@ _callback: Any = llama_cpp.llama_log_callback(_core.listen(_hear, _fail))
 
 
 def listen() -> None:
-    """Become the receiver of llama.cpp's messages, in place of any other one."""
+    """Make `_hear` the receiver of llama.cpp's messages, in place of any other receiver."""
     llama_cpp.llama_log_set(_callback, ctypes.c_void_p(0))
     images: Any = sys.modules.get("llama_cpp.mtmd_cpp")  # the library for images has its own log, and is rarely loaded
     for name in ("mtmd_helper_log_set", "mtmd_log_set"):
@@ -204,10 +204,11 @@ def listen() -> None:
 class quiet:  # noqa: N801  # it is called like the function that it stands for
     """A context manager that shows none of llama.cpp's messages in this thread, unless it is disabled.
 
-    What signal handlers raise while llama.cpp writes a message is raised at the end of the outermost block.
+    An exception that a signal handler raises while llama.cpp writes a message is raised at the end of the outermost
+    block.
 
-    It replaces llama_cpp's ``suppress_stdout_stderr``, which redirects the streams of the whole process, so that the
-    output of other threads and of child processes gets lost.
+    This class replaces llama_cpp's ``suppress_stdout_stderr``, which redirects the streams of the whole process, so
+    that the output of other threads and of child processes gets lost.
     """
 
     # Models are also freed while the interpreter ends. Then a module's global names are gone, so they are kept here.
@@ -244,7 +245,7 @@ def captured_errors() -> Iterator[list[str]]:
     """A context manager that collects llama.cpp's error messages in this thread.
 
     While llama.cpp loads, saves a state or frees a model, the only Python code that runs is the receiver of its
-    messages. Ctrl-C and SIGTERM arrive there. What their handlers raise is raised at the end of the block.
+    messages, so Ctrl-C and SIGTERM arrive there. An exception of their handlers is raised at the end of the block.
     """
     before = _here.errors, _here.raised
     errors: list[str] = []

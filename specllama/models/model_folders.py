@@ -20,13 +20,13 @@ from .gguf_values import parts_of
 _OF_OLLAMA = "application/vnd.ollama.image.model"
 _MOST_DEEP = 6  # levels of folders that are searched; LM Studio has two
 _FURTHER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
-_SETTINGS = 1 << 20  # bytes of another program's file that are read
+_SETTINGS = 1 << 20  # the most bytes that are read of another program's file
 _NO_SETTINGS = (*NOT_THERE, KeyError, TypeError, AttributeError, RecursionError)
-"""The errors of reading another program's file, in which anything may be."""
+"""The errors that reading another program's file may raise. Such a file may contain anything."""
 
 
 def model_files(model: str) -> Iterator[tuple[str, str]]:
-    """All files that may be a model or a head: the name of the place, and the path. A split model has its first part.
+    """The place and the path of each file that may be a model or a head. Of a split model only the first part counts.
 
     Args:
         model: the path of a model. The files in its folder come first.
@@ -58,12 +58,12 @@ def _all_files(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _gguf_files(folder: str | Path, depth: int) -> Iterator[str]:
-    """The GGUF files in a folder, and in `depth` levels of folders below it: of a split model the first."""
+    """The GGUF files in a folder, and in `depth` levels of folders below it; of a split model only the first part."""
     return (path for path in files_in(folder, ".gguf", depth=depth) if not _FURTHER_PART.search(path))
 
 
 def _of_user(path: str) -> Path:
-    """A path below the user's home folder. If that folder is not known, there is nothing at the path."""
+    """The path with ``~`` replaced by the user's home folder. If that is not known, ``~`` stays, and finds no file."""
     return Path(os.path.expanduser(path))
 
 
@@ -78,9 +78,9 @@ def _llama_cpp_folder() -> Path:
 
 
 def _lm_studio_folders() -> Iterator[Path]:
-    """LM Studio's folders of models. Its settings name them.
+    """LM Studio's folders of models: the usual ones, and those that LM Studio's settings name.
 
-    If its own folder, which has the settings, was moved, a file in the user's home folder says where it is.
+    The settings are in LM Studio's own folder. If it was moved, a file in the user's home folder has its new path.
     """
     homes = [_of_user("~/.lmstudio"), _of_user("~/.cache/lm-studio")]
     with contextlib.suppress(*NOT_THERE):
@@ -95,7 +95,7 @@ def _lm_studio_folders() -> Iterator[Path]:
 
 
 def _ollama_files() -> Iterator[str]:
-    """The models of ollama. Its files are named by their hashes, and its manifests say which of them are models."""
+    """The models of ollama, which names files by their hashes. Its manifests say which of the files are models."""
     given = os.environ.get("OLLAMA_MODELS")
     folders = [Path(given)] if given else [_of_user("~/.ollama/models"), Path("/usr/share/ollama/.ollama/models")]
     for folder in folders:

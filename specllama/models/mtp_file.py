@@ -15,8 +15,8 @@ from specllama.backend.trial_key import trial_key, with_neighbours
 from .gguf_values import StoredTensor, UnusableFileError, architecture_of, parts_of, read_whole_header
 from .head_file import HeadFile, number_in
 
-# The architectures of which llama.cpp (llama-cpp-python 0.3.36) can run several MTP layers, or only one. For others it
-# may end the process, so a child process tries them first.
+# The architectures of which llama.cpp (llama-cpp-python 0.3.36) can run several MTP layers, or at least one. With
+# other architectures it may end the process, so a child process tries them first.
 _WITH_SEVERAL = frozenset({"hy_v3", "mimo2", "step35"})
 _WITH_MTP = _WITH_SEVERAL | {
     *("bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "glm-dsa", "glm4moe"),
@@ -61,10 +61,10 @@ class MtpFile(HeadFile):
 
     @classmethod
     def num_in_model(cls, path: str) -> int:
-        """See the base class. The result is 1 if the file cannot be read, which is reported when it is loaded.
+        """See the base class. The result is 1 if the file cannot be read: loading it will report that.
 
-        llama.cpp ends the process if it cannot run the layers. Some architectures are known to work. For all others a
-        child process tries them, once for each file and library.
+        llama.cpp ends the process if it cannot run the layers. Some architectures are known to work. All others
+        are tried in a child process, once for each file and library.
         """
         try:
             (values, _), *_ = parts = [read_whole_header(part) for part in parts_of(path)]

@@ -11,11 +11,11 @@ from .gguf_values import parts_of
 
 ELSEWHERE = "name a file on another disk with --output"
 HEADER_ROOM = 64 << 20
-"""Bytes for the vocabulary and padding, besides the weights."""
+"""The bytes that a file needs besides its weights: for the vocabulary and padding."""
 
 
 def require_free_place(output: Path, sources: Iterable[str | os.PathLike[str]]) -> None:
-    """Check that a new file may get a name, even if a file of this name is replaced.
+    """Check that a new file may be written under a name. An ordinary file that has the name may be replaced.
 
     Args:
         output: the file that will be written.
@@ -43,10 +43,10 @@ def require_room(output: Path, needed: int) -> None:
 
     Args:
         output: the file, in a folder that exists.
-        needed: its size in bytes.
+        needed: the file's size in bytes.
 
     Raises:
-        OSError: it does not fit.
+        OSError: the file does not fit.
     """
     free = shutil.disk_usage(output.parent).free
     if free < needed:
@@ -60,7 +60,7 @@ def make_folder(folder: Path) -> None:
     """Make the folder of a new file, if it does not exist.
 
     Raises:
-        OSError: it cannot be made, or cannot be written.
+        OSError: the folder cannot be made, or files in it cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

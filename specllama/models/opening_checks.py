@@ -30,8 +30,8 @@ _REAL = (
 )
 _NEVER_NEGATIVE = ("rope_freq_base", "rope_freq_scale")
 _KINDS: dict[type, type] = {bool: bool, int: int, float: float, bytes: str}
-"""The Python type that ``kv_overrides`` must have for each type of a value in the file."""
-_ROOM_OF_OVERRIDE = 128  # bytes for a name or a text, with a zero byte at the end
+"""For each Python type of a value in the file's metadata, the type that ``kv_overrides`` must give."""
+_ROOM_OF_OVERRIDE = 128  # llama.cpp's bytes for a name or a text, with a zero byte at the end
 
 
 def check_opening(path: str, kwargs: dict[str, Any]) -> None:
@@ -44,8 +44,8 @@ def check_opening(path: str, kwargs: dict[str, Any]) -> None:
     Raises:
         TypeError: a number is expected, or ``kv_overrides`` is no dict of numbers and texts.
         ValueError: ``type_k`` or ``type_v`` is impossible for a KV cache, for this model, or without ``flash_attn``;
-            ``lora_path`` is no LoRA adapter; llama.cpp would crash with a value of ``kv_overrides``; or a model that
-            cannot rank is to rank.
+            ``lora_path`` is no LoRA adapter; llama.cpp would crash with a value of ``kv_overrides``; or the
+            arguments ask for scores, and the model has no head for ranking.
     """
     overrides = kwargs.get("kv_overrides")
     if overrides is not None:
@@ -67,7 +67,7 @@ def check_opening(path: str, kwargs: dict[str, Any]) -> None:
 
 
 def _check_ranking(path: str, kwargs: Mapping[str, Any]) -> None:
-    """Check that a model which is to rank has a head for it. Else llama.cpp takes numbers of another text's state."""
+    """Check that a model has a ranking head if it is to rank. Else llama.cpp takes scores from another text's state."""
     values, tensors = _header(path)
     values = overridden(values, kwargs.get("kv_overrides"))
     pooling = kwargs.get("pooling_type", llama_cpp.LLAMA_POOLING_TYPE_UNSPECIFIED)
@@ -91,7 +91,7 @@ def n_ctx_with_positions(path: str | os.PathLike[str], n_ctx: int, *, is_asked: 
     Args:
         path: the model's file.
         n_ctx: the wanted size in tokens; 0 for the largest.
-        is_asked: whether the user has asked for this size. Then a limit is reported by a warning.
+        is_asked: whether the user has asked for this size. If so, a warning says that it becomes smaller.
     """
     table = _header(path)[1].get(_POSITIONS)
     if table is None:
@@ -104,7 +104,7 @@ def n_ctx_with_positions(path: str | os.PathLike[str], n_ctx: int, *, is_asked: 
 
 
 def _header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
-    """The file's metadata and tensors; empty if the file is damaged, which is reported when it is loaded."""
+    """The file's metadata and tensors; empty if the file is damaged: loading it will report that."""
     with contextlib.suppress(UnusableFileError, OSError):
         return read_whole_header(path)
     return {}, {}
@@ -129,7 +129,7 @@ def _check_overrides(path: str, overrides: Any) -> None:
     values = _header(path)[0]
     for name, value in overrides.items():
         kind, known_kind = type(value), _KINDS.get(type(values.get(name)), type(value))
-        if kind is not known_kind:  # llama.cpp would ignore it
+        if kind is not known_kind:  # llama.cpp would ignore such an override
             raise TypeError(
                 f"kv_overrides has {name!r:.60}: {value!r:.100}, and the file's own value is of the type "
                 f"{known_kind.__name__}"
@@ -202,7 +202,8 @@ def _check_numbers(kwargs: Mapping[str, Any]) -> None:
 
 def _n_ctx_train(path: str, overrides: Mapping[str, Any] | None) -> Any:
     values = overridden(_header(path)[0], overrides)
-    return values.get(f"{architecture_of(values)}.context_length", True)  # llama.cpp refuses a file without it
+    # llama.cpp refuses a file without a context_length.
+    return values.get(f"{architecture_of(values)}.context_length", True)
 
 
 def _checked_lora(lora: Any) -> str:

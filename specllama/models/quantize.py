@@ -20,11 +20,11 @@ from .head_kinds import OURS
 from .new_file import ELSEWHERE, HEADER_ROOM, make_folder, require_free_place, require_room
 
 Progress = Callable[[str, int, int], None]
-"""A function that is told the step, how many tensors are done, and how many there are."""
+"""A function that is told the step, how many tensors are done, and how many there are in all."""
 Note = Callable[[str], None]
-"""A function that is told which types the new file's tensors will have, and afterwards which they have."""
+"""A function that is told, in words, which types the new file's tensors will have, and later which types they have."""
 _FEWER = 0.5  # bits per weight: types whose difference is smaller count as equally good
-_WHOLE = 16  # bits per weight: a file with as many has lost nothing of the original
+_WHOLE = 16  # bits per weight: a file with this many has lost nothing of the original
 
 
 class QuantizeError(RuntimeError):
@@ -35,8 +35,8 @@ def default_output(model: str | os.PathLike[str], file_type: str) -> Path:
     """The file that `quantize` writes by default: for a catalog name in the cache, otherwise beside the model.
 
     Raises:
-        ValueError: the source is a lossy type of a catalog model. Its result would have the name of one made from the
-            original.
+        ValueError: the source is a lossy type of a catalog model. The new file would have the name of a file made from
+            the original.
     """
     entry = _catalog_entry(model)
     if entry is not None:
@@ -80,8 +80,8 @@ def quantize(
     The file gets its name only when it is complete. A model that is quantized already is converted, but its lost
     precision does not come back: F16 made from Q4_K_M computes the same function as Q4_K_M.
 
-    If the rows of a matrix are not of whole blocks of the type that was asked for, llama.cpp takes another type for it.
-    So `on_note` is told before what the file will consist of, and afterwards what it consists of.
+    If a row of a matrix is no whole number of blocks of the requested type, llama.cpp gives the matrix another type.
+    In this case `on_note` is told before the work which types the file will have. After the work it is always told.
 
     Args:
         model: a GGUF file, or the catalog name of a downloaded model.
@@ -98,7 +98,7 @@ def quantize(
         FileNotFoundError: there is no such model.
         ValueError: the model is not complete in one GGUF file, the type is unknown, or the output is the input.
         OSError: the disk is too small, or cannot be written.
-        QuantizeError: llama.cpp failed. The message has its reason.
+        QuantizeError: llama.cpp failed. The message has llama.cpp's reason.
     """
     if threads < 0:
         raise ValueError(f"threads is {threads}: give the number of threads, or 0 for all cores")
@@ -125,16 +125,16 @@ def quantize(
 
 
 def _catalog_entry(model: str | os.PathLike[str]) -> Model | None:
-    """The catalog model that the argument names; None if it is a path, as in `resolve`."""
+    """The catalog model that a name means; None if there is none, or a file has this path, as in `resolve`."""
     text = os.fspath(model)
     return None if os.path.exists(text) else catalog().models.get(text.partition(":")[0].lower())
 
 
 def check_model(path: Path) -> GgufHeader:
-    """Check that llama.cpp's quantizer can read a file. The reasons here are clearer than its own.
+    """Check that llama.cpp's quantizer can read a file. The messages raised here are clearer than the quantizer's.
 
     Raises:
-        FileNotFoundError, ValueError: it cannot.
+        FileNotFoundError, ValueError: the quantizer cannot read the file.
     """
     try:
         header = read_header(path)

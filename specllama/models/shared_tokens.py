@@ -12,12 +12,13 @@ from .written_tokens import written_tokens
 NEARLY_EQUAL = 0.9
 """The share of each vocabulary's tokens that must be in the other one, unless one is the beginning of the other.
 
-With fewer, the two tokenizers split texts differently.
+With a smaller share, the draft counts as one with another tokenizer, which splits texts differently.
 """
 LEAST_COMMON = 0.02
-"""The share of the target's tokens that a draft of another tokenizer must have. With fewer it drafts almost nothing."""
+"""The share of the target's tokens that a draft of another tokenizer must have. With less it drafts almost nothing."""
 _PADDING = re.compile(rb"\[PAD-?\d+\]|<\|?(unused|reserved)[^>]*>")
-_SAMPLE = 1 << 16  # bytes: files with equal beginnings and equally many tokens have one vocabulary
+# Bytes of tokens. Files with equally many tokens, in which these bytes are equal, are taken to have one vocabulary.
+_SAMPLE = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +26,8 @@ class Shared:
     """How much of a target's vocabulary a draft has.
 
     Attributes:
-        share: the share of the target's tokens, without padding. With another tokenizer, tokens are equal if they write
-            the same text.
+        share: the share of the target's tokens, without padding, that the draft has, too. If the tokenizers differ,
+            tokens are equal if they write the same text.
         is_foreign: whether the draft's tokenizer splits texts differently.
     """
 
@@ -38,7 +39,7 @@ class SharedTokens:
     """The tokens of a target, to compare the tokens of other files with.
 
     Args:
-        target: the place of its tokens.
+        target: the place of the target's tokens in its file.
     """
 
     def __init__(self, target: StoredTexts) -> None:
@@ -49,11 +50,11 @@ class SharedTokens:
         """How many of the target's tokens another file has. Files with equal vocabularies are compared only once.
 
         Returns:
-            None if it has too few to draft.
+            None if the other file has too few of these tokens to draft.
 
         Raises:
             UnusableFileError: the file is damaged.
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         key = (other.count, other.beginning(_SAMPLE))
         if key not in self._known:
@@ -100,10 +101,10 @@ def _is_padding(text: bytes) -> bool:
 def have_same_tokens(one: str, other: str) -> bool:
     """Whether two files have the same tokens with the same ids.
 
-    This takes a tenth of the time for loading a vocabulary.
+    This takes a tenth of the time that loading a vocabulary takes.
 
     Returns:
-        False also if one of them is no model, or cannot be read.
+        False also if one of the files is no model, or cannot be read.
     """
     try:
         (_, ours), (_, theirs) = (read_without_texts(path, until_tokens=True) for path in (one, other))

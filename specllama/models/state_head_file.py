@@ -1,6 +1,6 @@
 """Files of heads that read only the target's final hidden state: Medusa, Hydra and blockwise parallel heads.
 
-The format is our own. docs/make-your-own-draft.md lists the names of its values and tensors.
+The format is specllama's own. docs/make-your-own-draft.md lists the names of its values and tensors.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class StateHeadFile(HeadFile):
 
     Attributes:
         kind: ``"medusa"``, ``"hydra"`` or ``"blockwise"``.
-        num_places: the most tokens that it drafts at once.
+        num_places: the most tokens that the head drafts at once.
         num_layers: the number of layers for each of these tokens.
         vocabulary: the `vocabulary_hash` of the target; empty if the file has none.
     """
@@ -99,7 +99,7 @@ class StateHeadFile(HeadFile):
             target: the target's file.
 
         Raises:
-            UnusableFileError: it has another one, or its header is damaged.
+            UnusableFileError: the target has another vocabulary, or the header of its file is damaged.
             OSError: the file cannot be read.
         """
         tokens = tokens_in(read_whole_header(parts_of(target)[0])[0])
@@ -120,7 +120,7 @@ class StateHeadFile(HeadFile):
         return np.frombuffer(stored(self.path, tensor), "<f4").astype(np.float32)
 
     def tokens(self) -> npt.NDArray[np.int32]:
-        """The token of each row of the output matrix, as an array [rows]. It is empty if row i is token i."""
+        """The token of each row of the output matrix, as an array [rows]. The array is empty if row i is token i."""
         if "d2t" not in self.tensors:
             return np.empty(0, np.int32)
         return np.frombuffer(stored(self.path, self.tensors["d2t"]), "<i8").astype(np.int32)

@@ -21,11 +21,11 @@ TYPES = {
 
 
 def bytes_of(kind: int, shape: Sequence[int]) -> int:
-    """The bytes of a tensor.
+    """The number of bytes that a tensor takes.
 
     Args:
         kind: the ggml_type.
-        shape: the sizes, that of a row first.
+        shape: the sizes in ggml's order: the size of a row first.
 
     Raises:
         ValueError: the type is not one of `TYPES`, a size is 0, or a row is no whole number of blocks.

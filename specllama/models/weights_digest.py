@@ -25,7 +25,7 @@ class Digest:
 
     Args:
         path: the file, or the first part of a split one.
-        values: the metadata in its header.
+        values: the metadata in the file's header.
         tensors: the place of each tensor in the file, by name.
 
     Attributes:
@@ -46,7 +46,7 @@ class Digest:
         """The digest, in hexadecimal. Copies with other names have the same digest.
 
         Files with different weights have different digests, unless they differ only between the samples of large
-        tensors. Call it while the file is still the one that was loaded.
+        tensors. Call this while the path still has the file that was loaded.
 
         Raises:
             OSError: a file cannot be read.

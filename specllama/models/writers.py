@@ -1,4 +1,4 @@
-"""Which models write text from left to right. All others can be opened to embed at most."""
+"""Which models write text from left to right. All other models can be opened for embeddings only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CAUSAL, _NON_CAUSAL = 0, 1  # llama.cpp's enum llama_attention_type
 def why_no_writer(metadata: Mapping[str, str], overrides: Mapping[str, Any] | None, attention_type: int) -> str | None:
     """Why a model cannot write text from left to right; None if it can.
 
-    If tokens attend to later ones, the text depends on which tokens are decoded in one batch, and so on the draft.
+    If tokens attend to later tokens, the text depends on which tokens share a batch, and therefore on the draft.
 
     Args:
         metadata: the file's metadata.

@@ -18,13 +18,13 @@ _WINDOW = 512  # places: most texts fit into one window. The first places of eac
 # The places in a batch are a multiple of this. With ever new shapes PyTorch's memory has ever new gaps: a head of
 # SmolLM2-135M took 1.9 GB after 60 batches and 4.5 GB after 900. With few shapes it takes 1.6 GB.
 _STEP = 32
-_MEASURED = 30_000  # held-out places that are measured, which gives shares to half a percent
+_MEASURED = 30_000  # held-out places that are measured: enough for shares to half a percent
 _BEFORE = 64  # places before the first learned one, which the head's attention can see
 
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Windows of several texts.
+    """Windows of several texts. A place is a position in a window.
 
     At place p the head reads token p + 1 and the target's states of token p, and predicts token p + 2. The head's rows
     are the rows of its output matrix, one for each token that it can draft.
@@ -34,7 +34,7 @@ class Batch:
         embedded: the embeddings of the tokens that are read [batch, places, n_embd].
         states: the target's states of each token, joined [batch, places, num_read * n_embd].
         likely: the rows of the most likely next tokens [batch, places, k].
-        shares: the target's probabilities of these [batch, places, k].
+        shares: the target's probabilities of these tokens [batch, places, k].
         best: the row of the target's most likely token, or -1 if no row has this token [batch, places].
         follows: the row of the token that follows in the text, or -1 if no row has this token [batch, places].
         learned: whether the place is learned [batch, places].

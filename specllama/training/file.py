@@ -1,4 +1,4 @@
-"""Writes what was trained as a GGUF file: a head (``eagle3``, or an architecture of our own), or a small model."""
+"""Writes a trained draft as a GGUF file: a head (``eagle3``, or an architecture of our own), or a small model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BLOCK = 32  # numbers in a block, in the types that are written
 
 
 def tensors_of(head: Learner) -> dict[str, npt.NDArray[np.float32]]:
-    """The weights by their names in the file. In the file the matrices include the division by `sizes`."""
+    """The weights by their names in the file. In the file, the matrices include the division of states by `sizes`."""
     if isinstance(head, StateHead):
         found = head.tensors()
     else:
@@ -53,7 +53,7 @@ def write_head(
     num_tokens: int,
     name: str | None = None,
 ) -> Path:
-    """Write a head, or a small model with its additions merged. The file gets its name when it is complete.
+    """Write a head, or a small model with its low-rank additions merged. The file gets its name when it is complete.
 
     Args:
         path: the file to write.
@@ -64,7 +64,7 @@ def write_head(
             divided into blocks.
         acceptance: the measured acceptance, for the metadata.
         num_tokens: how many tokens of text were learned, for the metadata.
-        name: the name of a head for the metadata; None for that of the file.
+        name: the name of a head for the metadata; None for the file's name.
 
     Returns:
         `path`.
@@ -79,7 +79,8 @@ def write_head(
         writer = gguf.GGUFWriter(temporary, _architecture(head))
         writer.add_author(f"specllama {__version__} train-draft")
         writer.add_file_type(gguf.LlamaFileType["ALL_F32" if file_type == "F32" else f"MOSTLY_{file_type}"])
-        _add_training(writer, target, acceptance, num_tokens)  # first: a search for drafts stops at the tokens
+        # The training comes first, because a search for drafts reads the metadata only up to the tokens.
+        _add_training(writer, target, acceptance, num_tokens)
         if isinstance(head, Sibling):
             _add_small_model(writer, head, file_type, gguf)
         else:
@@ -130,7 +131,7 @@ def _add_head(
 
 
 def _add_small_model(writer: Any, sibling: Sibling, file_type: str, gguf: Any) -> None:
-    """Add the matrices that have learned. All other tensors, and the metadata, are those of the small model's file."""
+    """Add the matrices that have learned. All other tensors, and the metadata, come from the small model's file."""
     learned, parts = dict(sibling.merged()), parts_of(sibling.start.model.path)
     if isinstance(sibling.start, ParallelStart):
         writer.add_uint32(MASK_TOKEN, sibling.start.mask)

@@ -30,8 +30,8 @@ CHECKPOINT = 240.0
 """The most seconds between two checkpoints."""
 _WARM_UP = 0.01  # the share of the training in which the learning rates rise
 _LARGEST_GRADIENT = 1.0
-# The least places in a batch, and the wanted batches of all passes. 800 batches gave no better heads, and Muon takes
-# seconds for each.
+# The least number of places in a batch, and the wanted number of batches in all passes. 800 batches gave no better
+# heads, and Muon takes seconds for each batch.
 _LEAST_CELLS, _BATCHES = 256, 400
 
 
@@ -65,8 +65,8 @@ class Recipe:
 def recipe_of(kind: str) -> Recipe:
     """The recipe for a kind of draft."""
     if kind == PARALLEL:
-        # The rate is higher, because the model must learn what a mask means. With masks, each place is computed 2.75
-        # times, and three times while measuring. So batches are smaller, and there are fewer measurements.
+        # The learning rate is higher, because the model must learn what a mask means. With masks, each place is
+        # computed 2.75 times, and three times while measuring. So there are smaller batches and fewer measurements.
         return dataclasses.replace(SIBLINGS, lr=3e-4, most_cells=SIBLINGS.most_cells // 2, measures=4)
     if kind in OF_A_SMALL_MODEL:
         return SIBLINGS
@@ -78,9 +78,9 @@ def _adamw(weights: list[torch.Tensor], rate: float) -> torch.optim.Optimizer:
 
 
 OF_STATES = Recipe(optimizer=_adamw, lr=1e-3)
-"""The recipe of Medusa, Hydra and blockwise heads. Their matrices are wide: Muon would take most of the time."""
+"""The recipe of Medusa, Hydra and blockwise heads. For their wide matrices Muon would take most of the time."""
 SIBLINGS = Recipe(optimizer=_adamw, lr=1e-4, epochs=2, most_cells=1024)
-"""The recipe of a small model with low-rank additions. Muon would move all their directions equally fast."""
+"""The recipe of a small model with low-rank additions. Muon is not used: it moves all directions equally fast."""
 
 
 @dataclasses.dataclass
@@ -172,7 +172,7 @@ class Fit:
 
 
 def learner_of(start: Start, rows: npt.NDArray[np.int64], batches: Batches, device: str) -> Learner:
-    """What learns, at the beginning of its training. Equal arguments give equal random weights."""
+    """The head or small model before its training. Equal arguments give equal random weights."""
     torch.manual_seed(1)
     return start.build(rows, batches.sizes(), batches.size_of_token()).to(device)
 

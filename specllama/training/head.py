@@ -32,20 +32,20 @@ NAMES = {
     "of_output.weight": "output_norm",
 }
 """The name of each weight of an EAGLE-3 head here, and its name in the file."""
-_FFN_GROUP = 32  # the size of the feed-forward layer is a multiple of this, for quantizers
+_FFN_GROUP = 32  # the size of the feed-forward layer is a multiple of this, a block of quantized types
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The sizes of what is trained: of a head, or of a small model.
+    """The sizes of a head or of a small model that is trained.
 
     Attributes:
-        n_embd: how many numbers its states have.
+        n_embd: how many numbers the head's states have.
         n_rows: how many tokens are learned.
-        num_read: how many of the target's states it reads for each token.
+        num_read: how many of the target's states the head reads for each token.
         num_trained: the number of weights that are trained.
         num_frozen: the number of weights that do not learn, besides the output rows.
-        width: how many numbers are kept for each token until the gradients are computed; 0 if these are few.
+        width: how many numbers are kept for each token until the gradients are computed; 0 if few enough to ignore.
     """
 
     n_embd: int
@@ -107,13 +107,13 @@ class Norm(nn.Module):
 
 
 class Learner(nn.Module):
-    """The base class of all that is trained: heads, and small models.
+    """The base class of the heads and small models that are trained.
 
     At place p a head reads token p + 1 and the target's states of token p, and predicts token p + 2.
 
     Args:
-        sizes: the root mean square of each number of the states. States are divided by it, since a few huge numbers
-            would hide all others. In the file the division is part of the weights.
+        sizes: the root mean square of each number of the states. States are divided by these, since a few huge
+            numbers would hide all others. In the file the division is part of the weights.
         output: the rows of the target's output matrix for the tokens that the head can draft [n_rows, n_embd]. They are
             not trained.
     """
@@ -165,7 +165,7 @@ class EagleHead(Learner):
 
     Args:
         shape: the sizes of the head.
-        sizes: the root mean square of each number of the states [3 * n_embd]. In the file it is part of ``fc``.
+        sizes: the root mean square of each number of the states [3 * n_embd]. In the file they are part of ``fc``.
         output: the rows of the target's output matrix [n_rows, n_embd].
     """
 
@@ -180,15 +180,15 @@ class EagleHead(Learner):
         self.of_token, self.of_state, self.of_ffn, self.of_output = (Norm(d, shape.epsilon) for _ in range(4))
 
     def read(self, states: torch.Tensor) -> torch.Tensor:
-        """See the base class. It is the encoder in llama.cpp."""
+        """See the base class. llama.cpp computes this in its encoder."""
         return functional.linear(states / self.sizes, self.fc)
 
     def forward(self, embedded: torch.Tensor, states: torch.Tensor, steps: int) -> list[torch.Tensor]:
         """See the base class. This is the paper's training-time test (section 3.2 and figure 6).
 
         In step 1 each place has the target's state. In step s the state of place p is the result of step s - 1 at place
-        p - 1, as in drafting, where no later state of the target is known. Such a place sees the target's states up to
-        place p - s + 1, and for the places after that the results of the steps before.
+        p - 1, as in drafting, where no later state of the target is known. Then place p attends to the target's states
+        up to place p - s + 1, and for the places after that to the results of earlier steps.
         """
         token, found = self.of_token(embedded), []
         keys: list[torch.Tensor] = []
@@ -227,8 +227,9 @@ class EagleHead(Learner):
         k, v = ([x.repeat_interleave(group, 1) for x in xs] for xs in (keys, values))
         ahead = torch.ones(places, places, dtype=torch.bool, device=q.device).triu(1 - step)
         seen = (q @ k[0].transpose(-1, -2)).masked_fill(ahead, float("-inf"))
-        drafted = []  # the scores of the places of later steps
-        for later in range(1, step + 1):  # of each later step, a place sees the one place that is `back` before it
+        drafted = []  # the scores of the keys of later steps
+        # Of the keys of each later step, a place sees only the one that is `back` places before it.
+        for later in range(1, step + 1):
             back = step - later
             drafted.append((q * moved(k[later], back)).sum(-1, keepdim=True))
         shares = (torch.cat([seen, *drafted], -1) / self.shape.head_size**0.5).softmax(-1)

@@ -16,8 +16,8 @@ _PLACES = 512  # how many places have their logits in memory together
 def loss_of(head: Learner, batch: Batch) -> torch.Tensor:
     """The cross-entropy between the head's distribution and the target's, which is cut to its most likely tokens.
 
-    The mean is over all steps, with equal weights. It differs from the Kullback-Leibler divergence by the entropy of
-    the target's distribution, which does not depend on the head's weights.
+    The loss is the mean of all steps, with equal weights. It differs from the Kullback-Leibler divergence by the
+    entropy of the target's distribution, which does not depend on the head's weights.
     """
     total = batch.embedded.new_zeros(())
     for step, multiplied in enumerate(head.drafted(batch, head.learned_steps)):
@@ -28,7 +28,7 @@ def loss_of(head: Learner, batch: Batch) -> torch.Tensor:
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """The sum of the cross-entropies of places, whose gradient is computed together with it.
+    """The sum of the cross-entropies of places, whose gradient is computed in the same pass.
 
     The logits of a batch would be its largest tensors by far, and autograd would keep several of their size.
     """
@@ -44,11 +44,11 @@ class _CrossEntropy(torch.autograd.Function):
             multiplied: the states that the output rows are multiplied with [places, n_embd].
             output: the output rows [n_rows, n_embd].
             likely: the rows of the target's most likely tokens [places, k].
-            shares: the target's probabilities of these [places, k].
+            shares: the target's probabilities of these tokens [places, k].
         """
         kind = multiplied.device.type
         if torch.is_autocast_enabled(kind):
-            output = output.to(torch.get_autocast_dtype(kind))  # once, and not for each part
+            output = output.to(torch.get_autocast_dtype(kind))  # converted once, and not for each part
         total, gradient = multiplied.new_zeros((), dtype=torch.float32), torch.empty_like(multiplied)
         for begin in range(0, len(multiplied), _PLACES):
             part = slice(begin, begin + _PLACES)

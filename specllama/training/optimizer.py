@@ -12,17 +12,17 @@ from .torch_here import computes_bfloat16
 _STEPS = 5
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 _WIDE = 1.5
-"""`_factor` is cheaper if r, columns over rows, is larger: 17 + 2 r products of rows^3 instead of 5 + 10 r."""
+"""The columns per row, r, above which `_factor` is cheaper: 17 + 2 r products of rows^3 instead of 5 + 10 r."""
 
 
 class Muon(torch.optim.Optimizer):
     """Momentum with orthogonal updates, so that all directions of a matrix learn equally fast.
 
     Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon). The updates are scaled as described there, so that a
-    learning rate has one meaning for small and for large matrices.
+    learning rate has the same meaning for small and for large matrices.
 
-    `torch.optim.Muon` is the same in bfloat16, whatever the processor. On one without instructions for that it takes 27
-    times as long: 8.6 s for a step of a matrix [576, 1152] on one thread, and this one 0.3 s.
+    `torch.optim.Muon` computes the same in bfloat16 on every processor. On a processor without instructions for
+    bfloat16 it takes 27 times as long: 8.6 s for a step of a matrix [576, 1152] on one thread. This class takes 0.3 s.
 
     Args:
         matrices: the weights to train.
@@ -63,7 +63,7 @@ def _orthogonal(matrix: torch.Tensor, low: bool) -> torch.Tensor:
     x = x.T if is_tall else x
     if low:
         x = x.bfloat16()
-    if not low and x.shape[1] > _WIDE * x.shape[0]:  # the eigenvalues of x x^T would be too inexact in bfloat16
+    if not low and x.shape[1] > _WIDE * x.shape[0]:  # in bfloat16, x x^T would be too inexact for `_factor`
         x = _factor(x @ x.T) @ x
     else:
         for _ in range(_STEPS):
@@ -75,7 +75,7 @@ def _orthogonal(matrix: torch.Tensor, low: bool) -> torch.Tensor:
 def _factor(gram: torch.Tensor) -> torch.Tensor:
     """The matrix that all iterations together multiply x by, from x x^T [rows, rows].
 
-    Iteration k multiplies x by f = a + b g + c g^2, where g is x x^T before it. So g becomes f g f.
+    Iteration k multiplies x by f = a + b g + c g^2, where g is x x^T before the iteration. So g becomes f g f.
     """
     a, b, c = _NEWTON_SCHULZ
     whole = torch.empty(0)

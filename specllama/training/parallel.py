@@ -1,4 +1,4 @@
-"""A small model that learns to say several tokens in one decode: a parallel draft.
+"""A small model that learns to predict several tokens in one decode: a parallel draft.
 
 This is PARD (An et al. 2025, arXiv 2504.18583). Import this module only where PyTorch is installed.
 """
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from .batches import Batch
 
 PLACES = 8
-"""The number of tokens that a draft learns to say in one decode: the first behind the text, the others behind masks."""
+"""The number of tokens that a draft learns to predict in one decode: the first from the text, the others from masks."""
 _EVERY = 4
-"""Masks stand behind one in so many places only, because they cost time. PARD drops some at random for it."""
+"""In training, masks follow only one place in this many, to save time. PARD drops masks at random for this."""
 _CONTROL, _UNKNOWN = 3, 2  # llama.cpp's types of tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class ParallelStart(SiblingStart):
-    """A small model before it learns to say several tokens.
+    """A small model before it learns to predict several tokens.
 
     Attributes:
         mask: the token that stands at a place whose token is not known yet.
@@ -64,7 +64,7 @@ def read_parallel(path: str, target: Target) -> ParallelStart:
 
 
 def _mask_of(path: str, values: Mapping[str, Any]) -> int:
-    """The tokenizer's mask token, if there is such a token, or else the last control token that has no other use.
+    """The tokenizer's mask token; else the last control token without another use; else the last unknown token.
 
     Raises:
         ValueError: there is no such token.
@@ -86,7 +86,7 @@ def _mask_of(path: str, values: Mapping[str, Any]) -> int:
 class Parallel(Sibling):
     """The small model, with masks behind the text.
 
-    A mask sees the text up to the place that it belongs to, and the masks between. So the k-th token of a draft is
+    A mask sees the text up to the place that it follows, and the masks between. So the k-th token of a draft is
     predicted by the k-th place behind the text, and depends on no drafted token.
 
     Args:
@@ -101,12 +101,12 @@ class Parallel(Sibling):
         self._mask = start.mask
 
     def drafted(self, batch: Batch, steps: int) -> list[torch.Tensor]:
-        """See the base class. In step s the prediction of a place is that of the s-th place of a draft."""
+        """See the base class. Step s predicts each place as the s-th place of a draft would."""
         tokens, last = batch.tokens, self._last(batch)
         count, masks = tokens.shape[1], steps - 1
         places, ahead = torch.arange(count, device=tokens.device), torch.arange(1, masks + 1, device=tokens.device)
         positions = torch.cat([places, (last[:, None] + ahead).flatten()])
-        known = torch.cat([places, last.repeat_interleave(masks)])  # the last place of the text that is seen
+        known = torch.cat([places, last.repeat_interleave(masks)])  # the last place of the text that each place sees
         is_mask = torch.arange(len(positions), device=tokens.device) >= count
         of_text = ~is_mask & (positions <= known[:, None])
         of_draft = is_mask & is_mask[:, None] & (known == known[:, None]) & (positions <= positions[:, None])
@@ -132,7 +132,7 @@ class Parallel(Sibling):
         return found & has_mask
 
     def _last(self, batch: Batch) -> torch.Tensor:
-        """The places behind which masks stand: all for measuring; in training one in `_EVERY`, each pass others."""
+        """The places that masks follow: all for measuring; in training one in `_EVERY`, with an offset by the batch."""
         count = batch.tokens.shape[1]
         if not self.training:
             return torch.arange(count, device=batch.tokens.device)

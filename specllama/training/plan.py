@@ -13,7 +13,7 @@ from .head import Shape
 from .shards import bytes_of_a_token
 
 _FOR_THE_REST = 0.08  # the share of the hours for measuring, writing the file, and the comparison
-_MEASURES_LONGER = 1.1  # with more hours measuring takes longer: up to two thirtieths of them
+_MEASURES_LONGER = 1.1  # the factor of suggested hours: measuring takes up to two thirtieths of the hours
 _FEWEST = 500  # tokens of text
 _MOST = 50_000_000  # tokens of text
 _ROOM = 64 << 20  # bytes of memory, and of disk, in addition to what `require_room` counts
@@ -21,7 +21,7 @@ _COMPUTING = 6e8  # bytes that PyTorch needs besides the weights, about
 _EMBEDDINGS = 40_000  # different tokens in a long text, about
 _BYTES_OF_A_WEIGHT = 4 * 3 + 4  # the weight, its gradient, its momentum, and a copy while a checkpoint is written
 ROWS = (8_192, 16_384, 32_768)
-"""How many tokens a head can draft, from the smallest text to the largest."""
+"""How many tokens a head can draft after learning a short, a medium or a long text (`num_rows`)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Rates:
         read: for how many tokens per second the target computes states.
         trained: how many tokens per second the head learns from, in very large batches.
         step: the fixed seconds of each batch, for the optimizer.
-        share: the share of a text's tokens that is learned. The rest is the prompt.
+        share: the share of a text's tokens that is learned. The other tokens are the prompt.
     """
 
     written: float
@@ -62,7 +62,7 @@ class Plan:
 
 
 def num_rows(n_vocab: int, num_tokens: int) -> int:
-    """How many tokens a head can draft. It never drafts any other token, and each one costs time in every draft."""
+    """How many tokens a head can draft. It never drafts any other. More tokens cost more time in every draft."""
     wanted = ROWS[0] if num_tokens < 50_000 else ROWS[1] if num_tokens < 2_000_000 else ROWS[2]
     return min(n_vocab, wanted)
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Is told the progress of a training."""
+    """The receiver of a training's progress."""
 
     def note(self, text: str) -> None:
         """A message for the user, such as a forecast, or the name of the next step."""

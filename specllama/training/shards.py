@@ -1,4 +1,4 @@
-"""Stores the target's states in files of limited size, from which the head learns later."""
+"""Stores the target's states in files of limited size (shards), from which the head learns later."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from .text import Text
 
 LIKELY = 64
-"""How many of the head's tokens are kept of the target's distribution at each place: the most likely ones."""
-_SHARD = 16_384  # tokens in a file
+"""How many tokens of the target's distribution are kept at each place: the likeliest that the head can draft."""
+_SHARD = 16_384  # a file is written as soon as it has this many tokens
 _HUGE = 6.0e4  # the largest magnitude that is kept; float16 holds up to 65,504
 _COLUMNS = ("tokens", "states", "likely", "shares", "best")
 
@@ -34,7 +34,7 @@ class Example:
         start: the index of the first token that is learned.
         states: the inputs of the layers that the head reads, in float16 [n, num_read, n_embd].
         likely: the head's rows of the most likely next tokens after each token, the most likely one first [n, k].
-        shares: the target's probabilities of these [n, k]. They are over all tokens, so their sum is below 1.
+        shares: the target's probabilities of these [n, k]. The other tokens have some, too, so the sum is below 1.
         best: the head's row of the target's most likely next token [n], or -1 if the head cannot draft it.
     """
 
@@ -123,7 +123,7 @@ def write_shards(
 
 
 def shard_paths(folder: Path) -> list[Path]:
-    """The shards in a folder, always in one order."""
+    """The shards in a folder, always in the same order."""
     return [Path(path) for path in files_in(folder, ".npz")]
 
 

@@ -30,7 +30,7 @@ RANK = 32
 _SCALE = 2.0  # the factor of the additions
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 """The matrices of a layer, all of which learn."""
-_OTHERS = ("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm")  # of these, the last two are in some models only
+_OTHERS = ("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm")  # the last two are in some models only
 _TURNS_HALVES = {"llama": False, "qwen2": True, "qwen3": True}
 """By architecture, whether rotary positions turn number i with number i + half, and not with its neighbour."""
 _USED = frozenset({"token_embd.weight", "output_norm.weight", "output.weight", "rope_freqs.weight"})
@@ -41,9 +41,9 @@ class SiblingStart(Start):
     """A small model before its training. It reads none of the target's states.
 
     Attributes:
-        model: its description.
-        epsilon: the epsilon of its norms.
-        rope_base: the base of its rotary positions.
+        model: the description of the small model.
+        epsilon: the epsilon of the model's norms.
+        rope_base: the base of the model's rotary positions.
     """
 
     model: Target
@@ -78,8 +78,8 @@ def read_sibling(path: str, target: Target) -> SiblingStart:
     """Read a small model that is to learn from a target.
 
     Raises:
-        ValueError: its architecture cannot be trained here, it is damaged, or it is larger than the target or has
-            other tokens.
+        ValueError: the model's architecture cannot be trained here, or the model is damaged, is larger than the target
+            or has other tokens.
         OSError: the file cannot be read.
     """
     model = read_target(path)
@@ -112,11 +112,11 @@ def read_sibling(path: str, target: Target) -> SiblingStart:
 
 
 class Lora(nn.Module):
-    """A matrix that is multiplied, with a low-rank addition that is trained.
+    """A matrix that does not learn, with a low-rank addition that is trained.
 
     Args:
         weight: the matrix [rows, columns].
-        bias: what is added to the product [rows]; None for nothing.
+        bias: the vector that is added to the product [rows]; None for no vector.
     """
 
     def __init__(self, weight: npt.NDArray[np.float32], bias: npt.NDArray[np.float32] | None) -> None:
@@ -223,7 +223,7 @@ class Sibling(Learner):
         Returns:
             A tensor [batch, places, n_embd].
         """
-        # The target's vocabulary may have more tokens at its end. They are read as the small model's last token.
+        # The target's vocabulary may have more tokens at its end. These are read as the small model's last token.
         x = self.embeddings[tokens.clamp(max=len(self.embeddings) - 1)].float()
         at = torch.arange(tokens.shape[1], device=x.device) if positions is None else positions
         angles = at[:, None] * self.turns

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from specllama.engine import Engine
 
 _CELLS = (256, 2048)
-_LEAST_SHARE = 0.3  # the least share of a large batch's time that depends on its size
+_LEAST_SHARE = 0.3  # of a large batch's time, at least this share is taken to depend on its size
 
 
 def speed_of_training(
@@ -44,8 +44,8 @@ def speed_of_training(
         seconds: the time to spend on computing states.
 
     Returns:
-        For how many tokens per second states are computed; how many tokens per second are learned in very large
-        batches; and the fixed seconds of each batch.
+        How many tokens the target reads per second to compute states; how many tokens are learned per second in very
+        large batches; and the fixed time of each batch in seconds.
     """
     with tempfile.TemporaryDirectory(prefix="specllama-speed-") as folder:
         begun, read = time.monotonic(), 0
@@ -68,7 +68,7 @@ def speed_of_training(
 
 
 def _timed(run: Fit, batches: Batches, cells: int) -> tuple[int, float]:
-    """The learned places in a batch, and the seconds for it: the shorter of two attempts."""
+    """The learned places in a batch, and the seconds for it: the shorter time of two attempts."""
     batch = next(itertools.chain(batches.learned(cells, 0), batches.held_out(cells)))
     seconds = []
     for _ in range(2):

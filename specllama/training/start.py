@@ -1,4 +1,4 @@
-"""What a training starts from: a new head, or one that is trained further, which is read from its file."""
+"""What a training starts from: a new head, or a head that is trained further and is read from its file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from .head import EagleHead, EagleShape, Learner, Shape
 
-# Metadata of rotary positions (RoPE) that the trainer does not compute.
+# Metadata of those rotary positions (RoPE) that the trainer cannot compute.
 _TURNED_OTHERWISE = ("eagle3.rope.scaling.type", "eagle3.rope.scaling.factor", "eagle3.rope.scale_linear")
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What a training starts from: a new head, whose weights are random. All other beginnings are its subclasses.
+    """What a training starts from: a new head, whose weights are random. All other starts are subclasses.
 
     Attributes:
         target: the target, with the layers whose inputs are read.
@@ -85,9 +85,9 @@ class Further(Start):
     """An EAGLE-3 head that is trained further.
 
     Attributes:
-        sizes: its sizes.
-        tokens: the tokens that it can draft, as ids of the target [n_rows].
-        weights: its weights by their names in the file.
+        sizes: the head's sizes.
+        tokens: the tokens that the head can draft, as ids of the target [n_rows].
+        weights: the head's weights by their names in the file.
     """
 
     sizes: EagleShape
@@ -128,7 +128,7 @@ def read_further(path: str, target: Target) -> Further:
         target: the target.
 
     Raises:
-        ValueError: it is no EAGLE-3 head, is for another target, or has a form that cannot be trained here.
+        ValueError: the file is no EAGLE-3 head, is for another target, or has a form that cannot be trained here.
         OSError: the file cannot be read.
     """
     with open(path, "rb"):  # raises an OSError with the reason, which read_head() does not
@@ -190,7 +190,7 @@ def _require_known(
     """Refuse heads that the trainer would compute differently from llama.cpp.
 
     Raises:
-        ValueError: the head is such a one, or is damaged.
+        ValueError: the trainer would compute the head differently, or the head is damaged.
     """
     name = os.path.basename(path)
     turned = values.get("eagle3.rope.dimension_count", shape.head_size)
@@ -207,7 +207,7 @@ def _require_known(
 
 
 def _has_sizes(weights: Mapping[str, npt.NDArray[np.float32]], shape: EagleShape) -> bool:
-    """Whether the matrices have the sizes that the metadata state, by which memory is taken for them."""
+    """Whether the matrices have the sizes that the metadata state. Memory is allocated by the stated sizes."""
     d, q, kv = shape.n_embd, shape.n_head * shape.head_size, shape.n_head_kv * shape.head_size
     sizes = {"attn_q": (q, 2 * d), "attn_k": (kv, 2 * d), "ffn_up": (shape.n_ff, d), "ffn_down": (d, shape.n_ff)}
     return all(weights[f"blk.0.{name}.weight"].shape == size for name, size in sizes.items())

@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from .head import STEPS, Learner, Shape, matrix, moved
 
-_SMALL = 0.1  # the gain of a matrix whose result is added to the state
+_SMALL = 0.1  # the initial gain of a matrix whose result is added to the state
 
 
 def columns_of(kind: str, n_embd: int) -> list[int]:
-    """How many numbers the layer of each place reads. Blockwise heads have no layers of their own for a place."""
+    """For each drafted token, how many numbers its layer reads; empty for blockwise heads, whose layers are shared."""
     if kind == "blockwise":
         return []
     return [n_embd * (k + 2 if kind == "hydra" else 1) for k in range(STEPS)]
@@ -31,7 +31,7 @@ def shape_of(kind: str, n_embd: int, n_rows: int) -> Shape:
 
 
 class StateHead(Learner):
-    """A head that adds something to the target's final state, once for each token that it drafts.
+    """A head that computes, for each token that it drafts, a vector that is added to the target's final state.
 
     The target's output matrix makes logits of the sums.
 
@@ -63,12 +63,12 @@ class StateHead(Learner):
         return found
 
     def added(self, place: int, seen: Sequence[torch.Tensor]) -> torch.Tensor:
-        """What the head adds to the state for one drafted token.
+        """The vector that the head adds to the state for one drafted token.
 
         Args:
             place: the number of the drafted token, from 0.
-            seen: what the head may read: the state, the text's last token, and the tokens drafted after it. Each is a
-                tensor [..., n_embd] divided by its size, and there are `place` + 2 of them.
+            seen: the inputs of the head: the state, the embedding of the text's last token, and those of the tokens
+                drafted after it. They are `place` + 2 tensors [..., n_embd], divided by their root mean squares.
 
         Returns:
             A tensor [..., n_embd].

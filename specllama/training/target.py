@@ -43,9 +43,9 @@ class Target:
         n_ctx_train: the most tokens in a text that the target was trained for.
         n_vocab: the number of tokens in the vocabulary.
         vocabulary: a hash of the texts of all tokens.
-        weights: the `Digest` of its weights.
+        weights: the `Digest` of the target's weights.
         layers: the layers whose inputs the head reads: a low, a middle and a high one (EAGLE-3, arXiv 2503.01840,
-            section 3.1), or only the final state, as in `specllama.Engine.open`.
+            section 3.1), or `FINAL` alone for the final state, as in `specllama.Engine.open`.
     """
 
     path: str
@@ -102,10 +102,10 @@ class Target:
         return self._rows(name, np.arange(self.shape_of(name)[0]))
 
     def vector(self, name: str) -> npt.NDArray[np.float32] | None:
-        """A vector, such as the weights of a norm; None if there is none of this name.
+        """A vector, such as the weights of a norm; None if there is no tensor of this name.
 
         Raises:
-            ValueError: it is of another type than F32.
+            ValueError: the vector is of another type than F32.
         """
         if name not in self._tensors:
             return None
@@ -134,7 +134,7 @@ class Target:
 
 
 def _layers(n_layer: int) -> tuple[int, int, int]:
-    """The layers for an EAGLE-3 head: 2, n/2 and n - 3, as SpecForge and speculators choose them."""
+    """The layers for an EAGLE-3 head: 2, n/2 and n - 3, as the trainers SpecForge and speculators choose them."""
     if n_layer < _FEW:
         return 1, max(1, n_layer // 2), n_layer - 1
     return 2, n_layer // 2, n_layer - 3
@@ -165,7 +165,7 @@ def read_target(path: str) -> Target:
         return int(numbers.max()) if numbers.size and numbers.dtype.kind in "iu" else default
 
     tokens = tokens_in(values)
-    # The last layers may be for MTP. They are no part of the model that writes.
+    # If there are MTP layers, they come last. They are no part of the model that writes.
     n_embd, n_layer = number("embedding_length", 0), number("block_count", 0) - number("nextn_predict_layers", 0)
     if not tokens or "token_embd.weight" not in tensors or n_embd < 2 or n_layer < 2:
         raise ValueError(f"{path} is no language model that a head can be trained for: it needs tokens, and two layers")

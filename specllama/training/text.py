@@ -1,4 +1,4 @@
-"""Makes the text that a head learns from. The target writes many texts at once. They are kept as token ids."""
+"""Makes the text that a head learns from. The target writes many texts at once. The texts are kept as token ids."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUESTION = 48
 LONGEST = 512
 """The most tokens in a text."""
 _TEMPERATURE, _TOP_P = 0.8, 0.95
-_ANY = 3  # tokens of a random beginning
+_ANY = 3  # the number of tokens in a random beginning
 _MARK = "\u2063specllama\u2063"  # takes the place of a question in a chat template
 _PROMPTS = (".jsonl", ".json")
 
@@ -37,8 +37,8 @@ class Text:
     """A text to learn from.
 
     Attributes:
-        index: its number in the training.
-        tokens: its tokens.
+        index: the text's number in the training.
+        tokens: the text's tokens.
         start: the index of the first token that is learned. The tokens before it are the prompt.
     """
 
@@ -136,7 +136,7 @@ class Writer:
             running: set[concurrent.futures.Future[Text | None]] = set()
             try:
                 while not (enough(size) and has_both(have)):
-                    # For each text that is written, another one waits, so that always `count` are written at once.
+                    # For each text in progress another one waits, so that always `count` texts are written at once.
                     for index, make in itertools.islice(jobs, 2 * count - len(running)):
                         running.add(pool.submit(make, index, count))
                     done, running = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
@@ -155,9 +155,10 @@ class Writer:
                 os.fsync(file.fileno())
 
     def _jobs(self) -> Iterator[Callable[[int, int], Text | None]]:
-        """Functions that make one text each, always in one order.
+        """Functions that make one text each, always in the same order.
 
-        First comes one that the target invents, which is held out; then the user's texts and prompts; then inventions.
+        First comes a text that the target invents, and that is held out; then the user's texts and prompts; then more
+        inventions.
         """
         invented = self._inventions()
         yield next(invented)
@@ -176,7 +177,7 @@ class Writer:
             )
 
     def _invented(self, index: int, count: int, topic: str, start: str) -> Text | None:
-        """Let the target write a question and its answer. Without a chat template it continues a beginning.
+        """Let the target write a question and its answer. Without a chat template, the target continues a beginning.
 
         A chat template up to where the user speaks lets the model invent the question (Magpie, arXiv 2406.08464,
         section 2).
@@ -244,7 +245,7 @@ def has_prompts(name: str) -> bool:
 
 
 def _before_a_question(llm: Llama) -> str | None:
-    """The rendered chat up to where the user speaks; None if the file has no template, or one that changes words."""
+    """The rendered chat up to the user's words; None if the file has no template, or one that changes these words."""
     from specllama.chat import chat_prompt
 
     if "tokenizer.chat_template" not in llm.metadata:

@@ -1,4 +1,4 @@
-"""Imports PyTorch and gguf when a training needs them. They come with the extra ``train``."""
+"""Imports PyTorch and gguf when a training needs them. These packages come with the extra ``train``."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def require_torch() -> Any:
     """Import the module ``torch``.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: the package is not installed.
     """
-    # oneDNN keeps the code that it makes for each shape, by default for 1024 shapes. Nearly every batch has a new one:
-    # after 80 batches, 430 MB of code were kept, and none of it was used again.
+    # oneDNN keeps the code that it makes for each shape, by default for 1024 shapes. Nearly every batch has a new
+    # shape: after 80 batches, 430 MB of code were kept, and none of it was used again.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
     return _imported("torch")
 
@@ -29,7 +29,7 @@ def require_gguf_package() -> Any:
     """Import the module ``gguf``, which reads and writes weights.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: the package is not installed.
     """
     return _imported("gguf")
 
@@ -50,7 +50,7 @@ def use_threads(count: int) -> None:
     """Set the number of threads that PyTorch computes with on a CPU.
 
     The number is at most OpenMP's limit (OMP_THREAD_LIMIT). PyTorch 2.14 divides a product in bfloat16 among as many
-    threads as were set. If OpenMP starts fewer, nobody computes the others' parts, and the result is wrong.
+    threads as were set. If OpenMP starts fewer threads, some parts are not computed, and the result is wrong.
     """
     with contextlib.suppress(ValueError):
         count = min(count, max(1, int(os.environ.get("OMP_THREAD_LIMIT", count))))

@@ -60,7 +60,7 @@ _KNOWN = {
         ("medusa", "42 % of the places after 54,000 tokens"),
     )
 }
-"""How good each kind of draft has become. The numbers are those of docs/make-your-own-draft.md."""
+"""How often trained drafts of each kind were right. The numbers are those of docs/make-your-own-draft.md."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +69,9 @@ class Trained:
 
     Attributes:
         target: the path of the target.
-        weights: the `Digest` of its weights.
-        n_ctx: the tokens of the context for comparing.
-        heads: the files of the head, by the type of their weights. They are deleted at the end of the training.
+        weights: the `Digest` of the target's weights.
+        n_ctx: the size of the context, in tokens, in which the heads are compared.
+        heads: the files of the head, by the type of their weights. The files are deleted at the end of the training.
         output: the path that the head will have.
         greedy: the measured `Acceptance.greedy`.
         sampled: the measured `Acceptance.sampled`.
@@ -213,7 +213,7 @@ def trained(
 
 
 def require_usable(kind: str, start: object, small: object) -> None:
-    """Check that a kind of draft is trained from what was given.
+    """Check that a kind of draft can be trained from the head or small model that was given.
 
     Args:
         kind: the kind.
@@ -221,7 +221,7 @@ def require_usable(kind: str, start: object, small: object) -> None:
         small: the small model that learns, or None.
 
     Raises:
-        ValueError: there is no such kind, or it is trained from something else.
+        ValueError: there is no such kind, or it is not trained from these.
     """
     if kind not in TRAINED:
         raise ValueError(f"--kind {kind} is none of {', '.join(TRAINED)}")
@@ -235,7 +235,7 @@ def require_usable(kind: str, start: object, small: object) -> None:
 
 
 def _require_sound(model: str) -> None:
-    """Check a model's file as llama.cpp does when it opens it, but without its weights.
+    """Check a model's file: let llama.cpp open it without its weights.
 
     Raises:
         ModelNotFoundError: there is no such file.
@@ -247,7 +247,7 @@ def _require_sound(model: str) -> None:
 
 
 def begun_for(target: Target, start: str | os.PathLike[str] | None, small: str | None, kind: str) -> Start:
-    """What a training starts from, with a target that shows the layers that a draft of this kind reads.
+    """The start of a training. Its target names the layers that a draft of this kind reads.
 
     Args:
         target: the target.
@@ -271,12 +271,12 @@ class _Training:
     """One training. `run` does its steps.
 
     Attributes:
-        start: what it starts from.
-        budget: its limits.
-        work: its folder.
+        start: what the training starts from.
+        budget: the training's limits.
+        work: the training's folder.
         given: the user's files.
-        destination: the file that the draft will be.
-        copied: the bytes of the small model that learns, most of which are copied; 0 for none.
+        destination: the path that the draft will have.
+        copied: the size in bytes of the small model that learns, most of which is copied into the draft; 0 for none.
         threads: the number of threads for everything.
         progress: is told the progress.
     """
@@ -326,7 +326,7 @@ class _Training:
         )
 
     def _most_seconds(self, plan: Mapping[str, Any], step: int) -> float:
-        """The seconds after which a step ends, even if it is not complete. Only a budget in hours limits them."""
+        """The seconds after which a step ends, even if it is not complete. A budget in tokens sets no limit."""
         return float("inf") if self.budget.hours is None else _LATE * plan["seconds"][step] + _MEASURED
 
     # Text
@@ -362,7 +362,7 @@ class _Training:
         self.work.write("written", {})
 
     def _texts(self, plan: Mapping[str, Any]) -> list[Text]:
-        """The planned part of the text. An earlier training may have left more.
+        """The planned part of the text. An earlier training may have left more text.
 
         Raises:
             ValueError: no text is learned, or none is held out.
@@ -378,7 +378,7 @@ class _Training:
         return found
 
     def _rows(self, texts: Sequence[Text]) -> npt.NDArray[np.int64]:
-        """The tokens that the head can draft. They are kept in a file."""
+        """The tokens that the head can draft. They are chosen once, and then kept in a file."""
         kept = self.work.folder / "rows.npy"
         if kept.exists():
             found: npt.NDArray[np.int64] = np.load(kept)
@@ -497,11 +497,11 @@ class _Training:
         """Check that the draft fits onto the disk of its output. The training itself may use another disk.
 
         Raises:
-            OSError: it does not fit.
+            OSError: the draft does not fit.
         """
         shape = self._shape(num_tokens)
         weights = shape.num_trained + shape.num_frozen + shape.n_rows * shape.n_embd
-        require_room(self.destination, self.copied + weights * 17 // 16 + HEADER_ROOM)  # a number takes 8.5 bits
+        require_room(self.destination, self.copied + weights * 17 // 16 + HEADER_ROOM)  # 8.5 bits a number: Q8_0
 
     def _shape(self, num_tokens: int) -> Shape:
         from .plan import num_rows
@@ -509,7 +509,7 @@ class _Training:
         return self.start.shape(num_rows(self.target.n_vocab, num_tokens))
 
     def _rates(self) -> tuple[Rates, int]:
-        """The measured speeds, and the number of tokens of text after measuring."""
+        """The measured speeds, and the number of tokens of text that exist after measuring."""
         from .plan import Rates
         from .speed import speed_of_training
 
@@ -541,11 +541,11 @@ def counted_rows(texts: Sequence[Text], n_vocab: int, num_rows: Any) -> npt.NDAr
     Args:
         texts: the texts.
         n_vocab: how many tokens are counted, from the first one of the vocabulary.
-        num_rows: says how many of them are wanted, from `n_vocab` and the number of tokens in the texts.
+        num_rows: a function that returns how many tokens are wanted, from `n_vocab` and the number of learned tokens.
     """
     counts = np.zeros(n_vocab, np.int64)
     for text in texts:
-        if text.is_held_out:  # its rare tokens would be measured as if the head had known them
+        if text.is_held_out:  # else acceptance on held-out texts would be measured too high
             continue
         said = np.asarray(text.tokens[text.start :], np.int64)
         np.add.at(counts, said[said < n_vocab], 1)

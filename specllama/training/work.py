@@ -27,8 +27,8 @@ class Work:
 
     Args:
         target: the `Digest` of the target's weights.
-        texts: everything that the text depends on. Trainings for which it is equal share one text.
-        asked: everything else that was asked for. If it differs, it is another training, with a folder of its own.
+        texts: everything that the text depends on. Trainings with equal `texts` share one file of texts.
+        asked: all other options of the training. With other options it is another training, with its own folder.
 
     Attributes:
         folder: the folder of this training's own files.

@@ -13,7 +13,7 @@ from typing import Any
 
 
 def main(name: str) -> None:
-    """Answer lines until there are no more. The first line says what to open."""
+    """Answer lines until there are no more. The first line has the arguments of the class."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # everything else that is printed goes to stderr
     llm = None
@@ -31,7 +31,7 @@ def main(name: str) -> None:
 
 
 def _opened(name: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Open the class. Returns the Llama, and a description of what it runs on."""
+    """Open a Llama. Returns the Llama, and a description of machine and models, which is empty for llama_cpp."""
     if name == "llama_cpp":
         import llama_cpp
 

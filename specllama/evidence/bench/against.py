@@ -36,7 +36,7 @@ class SideError(RuntimeError):
 
 
 class Against:
-    """A comparison of both classes. If `run` is interrupted, what was measured stays.
+    """A comparison of both classes. If `run` is interrupted, the measured calls stay.
 
     Args:
         prompts: the prompts to answer.
@@ -58,7 +58,7 @@ class Against:
         self.calls: list[Call] = []
 
     def run(self, on_call: OnCall, on_note: Callable[[str], None]) -> AgainstResult:
-        """Open both, warm them up, and do all calls.
+        """Open both classes, warm them up, and do all calls.
 
         Raises:
             SideError: a process cannot open its models, or has ended.
@@ -110,7 +110,7 @@ class _Side:
 
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
         self._name = name
-        # It has a process group of its own, so that Ctrl-C reaches only the parent. It ends when its stdin ends.
+        # The process has a group of its own, so that Ctrl-C reaches only the parent. It ends when its stdin ends.
         self._process = subprocess.Popen(
             python_command(_CHILD, str(_WORKER), name),
             stdin=subprocess.PIPE,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specllama.evidence.plan import Question
 
 OnRun = Callable[[Run, int, int], None]
-"""Called with each run, how many are done, and how many there will be. `speedup` is None if plain's run comes later."""
+"""Called with each run, how many are done, and how many there will be. `speedup` is None until plain's run is done."""
 OnNote = Callable[[str], None]
 _WARM_UP_TOKENS = 8
 
@@ -46,7 +46,7 @@ def run(
             credit speculation with idle cores.
         prompts: the prompts to answer: user's messages, or what ``specllama.prompts`` reads from files.
         on_run: called with each run, how many are done, and how many there will be.
-        on_note: called with what is done besides the runs.
+        on_note: called with the name of each step besides the runs.
         options: the arguments of ``Plan.checked``, where they are described.
 
     Raises:
@@ -64,7 +64,7 @@ class _Measured:
 
 
 class Bench:
-    """A benchmark. If ``run`` is interrupted, what was measured stays."""
+    """A benchmark. If ``run`` is interrupted, the measured runs stay."""
 
     def __init__(self, llm: Llama, prompts: Iterable[Prompt | str], plan: Plan) -> None:
         self._llm = llm
@@ -154,7 +154,7 @@ class Bench:
         return answer(self._llm, rendered, **{**self._plan.options(mode, repeat), **changes})
 
     def _prepare(self, draft: SyntheticDraft, question: Question, mode: Mode, repeat: int) -> None:
-        """Tell a synthetic draft what is right: the text without a draft, from a run that is not counted."""
+        """Tell a synthetic draft the right text: the text without a draft, from a run that is not counted."""
         prompt, rendered = question
         key = (prompt.id, 0 if self._plan.temperature == 0 else repeat)
         if key not in self._texts:

@@ -51,11 +51,11 @@ class Gain:
     """The category; ``all`` stands for all prompts."""
     num_prompts: int
     their_tokens_per_second: float
-    """All tokens of llama_cpp.Llama over all its seconds."""
+    """All tokens of llama_cpp.Llama divided by all its seconds."""
     tokens_per_second: float
-    """All tokens of the mode over all its seconds."""
+    """All tokens of the mode divided by all its seconds."""
     mean: float
-    """The mean over prompts of the gain: tokens per second over llama_cpp's."""
+    """The mean over prompts of the gain: tokens per second divided by llama_cpp's."""
     low: float
     """The lower end of the 95% bootstrap interval of the mean, over prompts."""
     high: float
@@ -63,7 +63,7 @@ class Gain:
     least: float
     least_prompt: str
     over_plain: float
-    """The mean over prompts of tokens per second over those of the mode ``plain``."""
+    """The mean over prompts of tokens per second divided by those of the mode ``plain``."""
     num_texts_equal: int
     """The number of answers with llama_cpp's text."""
     num_texts_compared: int

@@ -42,7 +42,7 @@ def require_folder(folder: Path) -> None:
     """Make the folder of a report if it is missing. This shows errors before measuring for an hour.
 
     Raises:
-        OSError: it cannot be made or written, or is a file.
+        OSError: the folder cannot be made or written, or is a file.
     """
     with _advising(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def write_report(result: BenchResult, folder: Path) -> Path:
                 file.write_bytes(picture.png)
             else:
                 file.unlink(missing_ok=True)
-        path.write_text(page, encoding="utf-8", errors="replace")  # names from JSON can have half a character
+        path.write_text(page, encoding="utf-8", errors="replace")  # names from JSON can have lone surrogates
     return path
 
 

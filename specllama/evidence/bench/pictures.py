@@ -23,7 +23,7 @@ class Picture(NamedTuple):
     caption: str
     """How to read the figure."""
     alt: str
-    """What the figure shows, in words and numbers."""
+    """The content of the figure, in words and numbers."""
     png: bytes | None
     """The figure as a PNG file; None if there is nothing to draw."""
 

@@ -52,7 +52,7 @@ class Mode:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it decodes without a draft."""
+        """Whether the mode decodes without a draft."""
         return self.num_draft_tokens == 0
 
     def synthetic(self, temperature: float, seed: int | None) -> Mode:
@@ -122,8 +122,8 @@ class Plan:
             seed: the seed of the first repeat; each repeat has the next one. None: a random one for each answer.
             temperature: the temperature; 0 is greedy.
             acceptance: for a synthetic draft: the probability, at each place of a round, that the drafted token is
-                right if those before it were. The last one is also used for all later places.
-            draft_cost: for a synthetic draft: the cost of drafting a token, over that of a token of plain decoding;
+                right if all before it were. The last one is also used for all later places.
+            draft_cost: for a synthetic draft: the cost of drafting a token, divided by that of plainly decoding one;
                 None: 0.
             sampling: other options of ``create_completion``: ``top_p``, ``min_p``, ...
 
@@ -150,7 +150,7 @@ class Plan:
         return cls(tuple(parsed), repeat, max_tokens, curve, seed, temperature, sampling, synthetic)
 
     def turns(self, num_prompts: int) -> Iterator[tuple[int, int, tuple[Mode, ...]]]:
-        """Yield (repeat, index of a prompt, the modes in their order): A B C, then C B A.
+        """Yield (repeat, index of a prompt, modes in their order): A B C for one prompt, C B A for the next.
 
         So slow changes, such as a clock that is throttled by heat, affect all modes alike. The order also alternates
         over the repeats of a prompt.

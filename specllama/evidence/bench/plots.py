@@ -1,6 +1,6 @@
 """The figures of a report, in one style that does not depend on matplotlib's settings.
 
-Each function that ends in `_figure` draws one, or returns None if there is nothing to draw.
+Each function whose name ends in `_figure` draws a figure, or returns None if there is nothing to draw.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def legend_above(figure: Figure, axes: Axes) -> None:
 
 def text(value: str, width: int = 26, lines: int = 2) -> str:
     """A name for matplotlib: in lines of at most `width` characters, where no `$` begins a formula."""
-    whole = value.encode("utf-8", "replace").decode("utf-8")  # half a character, as JSON can have it, would be an error
+    whole = value.encode("utf-8", "replace").decode("utf-8")  # lone surrogates, which JSON can have, would be an error
     wrapped = textwrap.wrap(whole, width, max_lines=lines, placeholder=" …") or ["(no name)"]
     return "\n".join(wrapped).replace("$", r"\$")
 

@@ -13,7 +13,9 @@ from .synthetic import Synthetic
 if TYPE_CHECKING:
     from specllama.evidence.answer import Answer
 
-_STEADY = 1.5  # on an idle machine the ratio stays well below this, for prompts of up to a few thousand tokens
+# The ratio of the fastest run to the slowest. On an idle machine it stays well below this, for prompts of up to a few
+# thousand tokens.
+_STEADY = 1.5
 
 
 def on_threads(name: str, model: dict[str, Any]) -> str | None:

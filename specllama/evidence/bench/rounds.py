@@ -1,4 +1,4 @@
-"""What rounds emit and cost, and the speedup that acceptance and the costs of batches predict."""
+"""The tokens and the costs of rounds, and the speedup that acceptance and the costs of batches predict."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Prediction:
 
     Attributes:
         points: by mode, (predicted, measured) for each prompt; plain decoding is left out.
-        problems: what could not be predicted, and why.
+        problems: which speedups could not be predicted, and why.
     """
 
     points: dict[str, list[tuple[float, float]]]

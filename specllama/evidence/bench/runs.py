@@ -33,7 +33,7 @@ class Run(Data):
     repeat: int
     """The number of the repeat, from 0."""
     speedup: float | None
-    """Tokens per second over those of plain decoding, for the same prompt and repeat; None if that was not measured."""
+    """Tokens per second divided by plain decoding's, for the same prompt and repeat; None if that was not measured."""
     end_to_end_speedup: float | None
     """The speedup with the time of the prompt, which the draft decodes, too; None if it was not measured."""
     text_equal_to_plain: bool | None
@@ -56,7 +56,7 @@ class Row(Data):
     num_prompts: int
     num_tokens: int
     tokens_per_second: float
-    """All tokens over all seconds, without prompts."""
+    """All tokens divided by all seconds, without prompts."""
     speedup_mean: float
     """The mean of the speedups, over prompts."""
     speedup_median: float
@@ -69,7 +69,7 @@ class Row(Data):
     acceptance_rate: float
     mean_acceptance_length: float
     draft_share: float
-    """The share of decoding by the draft in the time without prompts. What no share counts is "other"."""
+    """The share of decoding by the draft in the time without prompts. Time in no share is "other"."""
     verify_share: float
     """The share of decoding by the target."""
     sample_share: float
@@ -77,7 +77,7 @@ class Row(Data):
     worst_prompt: str
     """The prompt with the lowest speedup."""
     worst_speedup: float
-    """The speedup of this prompt."""
+    """The speedup of the worst prompt."""
     num_texts_equal: int
     """The number of answers with plain decoding's tokens."""
     num_texts_compared: int

@@ -1,7 +1,7 @@
 """A synthetic draft, which is right with given probabilities. It is for planning, before there is a real draft.
 
-It knows the text that plain decoding writes, drafts its next tokens, and errs with the given probabilities. So the
-target does the work that it would do with such a draft, and the text is the one without a draft.
+It knows the text that plain decoding writes, drafts the next tokens of this text, and errs with the given
+probabilities. So the target does the work that it would do with such a draft, and the text is the one without a draft.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Synthetic:
     """The properties of a synthetic draft.
 
     Attributes:
-        acceptance: for each place of a round, the probability that its token is accepted if those before it were. The
+        acceptance: for each place of a round, the probability that its token is accepted if all before it were. The
             last one is also used for all later places.
-        cost: the cost of drafting a token, over that of a token of plain decoding.
+        cost: the cost of drafting a token, divided by that of a token of plain decoding.
     """
 
     acceptance: tuple[float, ...]
@@ -76,7 +76,7 @@ class SyntheticDraft:
     def begin(
         self, prompt: Sequence[int], plain: Answer, ends: Callable[[int], bool], *, gamma: int, luck: str
     ) -> None:
-        """Tell it the right text of the next generation.
+        """Tell the draft the right text of the next generation.
 
         Args:
             prompt: the tokens of the prompt.

@@ -1,6 +1,6 @@
 """The process in which sandbox.py executes a model's code: `python -I -S _sandbox_worker.py SOCKET`, the job on stdin.
 
-It imports only the standard library. sandbox.py judges what it reports.
+This module imports only the standard library. sandbox.py judges the report that it sends.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import traceback
 import types
 from typing import Any
 
-MAX_DETAIL = 300  # characters
+MAX_DETAIL = 300  # characters of an exception
 
 
 def main() -> None:
-    """Execute one program, report the outcome, and end without waiting for threads or processes that it has left."""
+    """Execute one program, report the outcome, and end without waiting for threads or processes that are left."""
     connection = socket.socket(fileno=int(sys.argv.pop()))
     job = json.loads(sys.stdin.buffer.read())
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def limit(limits: dict[str, int]) -> None:
-    """Set the limits that the system has, and never above the present ones."""
+    """Set the limits that the system has, and never above the present limits."""
     for name, value in limits.items():
         kind = getattr(resource, name, None)
         if kind is None:
@@ -54,7 +54,7 @@ def limit(limits: dict[str, int]) -> None:
 def execute(parts: list[str], entry_point: str) -> None:
     """Execute the parts in one namespace, and then call `check` with the function named `entry_point`."""
     module = types.ModuleType("answer")  # not __main__, so that code for running it as a script is not executed
-    sys.modules["answer"] = module  # dataclasses look it up there
+    sys.modules["answer"] = module  # dataclasses look the module up there
     namespace: dict[str, Any] = module.__dict__
     for number, source in enumerate(parts, 1):
         exec(compile(source, f"<part {number}>", "exec", dont_inherit=True), namespace)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Grader = Callable[["Prompt", str], Grade]
 """A function that grades the text of an answer to a question."""
 OnRecord = Callable[[Record, int, int], None]
-"""Called with each question and its answers, how many are done, and how many there will be."""
+"""Called with each question and its answers, how many questions are done, and how many there will be."""
 
 _WARM_UP_TOKENS = 4
 
@@ -29,9 +29,9 @@ _WARM_UP_TOKENS = 4
 class Evaluation:
     """Has questions answered both ways. If ``run`` is interrupted, the answers so far stay.
 
-    The way that goes first changes from question to question, so that a machine that slows down slows both. Both
+    The way that goes first changes from question to question, so that a machine that slows down slows both ways. Both
     answers to a question are drawn independently: each has a seed of its own, derived from `seed`, the question and the
-    way. With one seed for both, ``coupled`` would give one text twice, and the comparison could find nothing.
+    way. With one seed for both, the rule ``coupled`` would give one text twice, and the comparison could find nothing.
 
     The caches are not emptied between questions: a prompt is decoded from where it differs from the one before.
 

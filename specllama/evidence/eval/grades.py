@@ -51,7 +51,7 @@ class Comparison(Data):
     p_value: float
     """The p-value of McNemar's exact test, two-sided."""
     detectable_difference: float | None
-    """The smallest true difference that these questions find four times out of five; None if they find none."""
+    """The smallest true difference that these questions find four times out of five; None if they are too few."""
 
     @property
     def differ(self) -> bool:

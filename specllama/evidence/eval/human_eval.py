@@ -1,7 +1,7 @@
 """HumanEval, answered plainly and speculatively: do as many of the programs pass their tests?
 
 The tasks are those of Chen et al., "Evaluating Large Language Models Trained on Code" (2021). Code that a model has
-written is executed: sandbox.py says what that means.
+written is executed: sandbox.py says what the code can do.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def humaneval(
         limits: the limits of each program.
         temperature: the temperature; 0.2 as in the paper, for pass@1; 0 is greedy.
         max_tokens: the most tokens of an answer.
-        on_record: called with each task and its answers, how many are done, and how many there are.
+        on_record: called with each task and its answers, how many tasks are done, and how many there are.
         options: the other arguments of ``Evaluation``.
 
     Raises:
@@ -112,7 +112,7 @@ def extract(text: str) -> str:
 def program(prompt: Prompt, text: str) -> list[str]:
     """The parts of the program that tests an answer. They are executed one after the other in one namespace.
 
-    If the answer has the function's signature, the program is what the task has before the function (imports, and
+    If the answer has the function's signature, the program is the task's text before the function (imports, and
     helpers that some tests use), then the answer. If not, the answer continues the task's text.
     """
     task, code = prompt.task, extract(text)

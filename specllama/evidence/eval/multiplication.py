@@ -54,7 +54,7 @@ def multiply(
         seed: the seed of the questions and of all answers.
         temperature: the temperature; 0 is greedy.
         max_tokens: the most tokens of an answer.
-        on_record: called with each question and its answers, how many are done, and how many there are.
+        on_record: called with each question and its answers, how many questions are done, and how many there are.
         options: the other arguments of ``Evaluation``.
 
     Raises:

@@ -42,7 +42,7 @@ class Limits:
     memory: int = 1 << 30
     """Bytes of address space."""
     file_size: int = 16 << 20
-    """Bytes of each file that it writes. Its output is such a file, too."""
+    """Bytes of each file that the program writes. Its output is such a file, too."""
     processes: int | None = 0
     """No process can be started while the user has this many: 0 forbids new ones. None: there is no limit."""
 
@@ -138,7 +138,7 @@ def _started(
         given.seek(0)
         require_python()
         process = subprocess.Popen(
-            # It is isolated and without site-packages, so that results do not depend on installed packages.
+            # Python is isolated and without site-packages, so that results do not depend on installed packages.
             [sys.executable, "-I", "-S", "-X", "utf8", str(_WORKER), str(connection.fileno())],
             cwd=folder,
             env=environment,
@@ -155,7 +155,7 @@ def _started(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its group. It was not waited for yet, so its id is still its own."""
+    """Kill a process and its group. Until it is waited for, no other process has its id."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: the group has ended
             os.killpg(process.pid, signal.SIGKILL)
@@ -183,7 +183,7 @@ def _received(connection: socket.socket, deadline: float) -> bytes | None:
 
 
 def _judged(message: bytes | None, token: str, returncode: int, output: str, limits: Limits) -> Outcome:
-    """The outcome that a message means. It came from a process that ran a model's code, so every part is checked."""
+    """The outcome that a message means. A process that ran a model's code has sent it, so every part is checked."""
     if message is None:
         return Outcome("timeout", f"not done after {limits.seconds:g} s", output)
     try:

@@ -42,9 +42,9 @@ class Plan(Data):
 
     @classmethod
     def of(cls, target: CostCurve, draft: CostCurve | None, rates: Sequence[float] = ACCEPTANCE_RATES) -> Plan:
-        """For each rate, choose the gamma with the largest S = E / (gamma c + v(gamma+1)), if its batch was measured.
+        """For each rate, choose the gamma with the largest S = E / (gamma c + v(gamma+1)) among the measured batches.
 
-        For E see ``best_length``, for the rest ``round_cost``.
+        For E see ``best_length``, for c and v ``round_cost``.
 
         Args:
             target: T(n) of the target, with T(1).
@@ -60,8 +60,8 @@ class TuneResult(Result):
     """The costs of batches, and the plans that follow from them.
 
     Attributes:
-        curves: T(n) of the ``"target"`` and, if a model drafts, of the ``"draft"``. From the command line also
-            that of the ``"target, kernels off"``, if specllama's kernels multiply the target's weights.
+        curves: T(n) of the ``"target"`` and, if a model drafts, of the ``"draft"``. The command line adds
+            the curve of the ``"target, kernels off"``, if specllama's kernels multiply the target's weights.
         plans: the plans for the ``"draft model"``, if there is one, and for ``"lookup"``.
         notes: notes that a curve could not be kept, or that the machine was not idle.
     """

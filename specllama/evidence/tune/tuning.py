@@ -23,7 +23,7 @@ _CHUNKS = (32, 64, 128, 256, 512)  # sizes of the chunks in which a draft decode
 _CHUNK_REPEATS = 2
 _SMALL = 17  # tokens; only long drafts by lookup make larger batches, and these are rare
 _LARGE_REPEATS = 3
-_STEADY = 1.25  # on an idle machine the ratio of a size's quartiles is smaller
+_STEADY = 1.25  # on an idle machine the upper quartile of a size's times is less than this many times the lower one
 
 
 def run(llm: Llama, *, repeats: int = 7, n_past: int = 128, on_progress: OnProgress | None = None) -> TuneResult:
@@ -99,7 +99,7 @@ def _measured(model: Any, role: str, most: int, repeats: int, n_past: int, on_pr
         listener = None if on_progress is None else lambda done, total: on_progress(step, done, total)
         return measure_cost_curve(model, role, sizes=sizes, repeats=repeats, n_past=n_past, on_progress=listener)
 
-    # A draft decodes long batches only for prompts.
+    # A draft decodes long batches only for prompts. For these, only some sizes are measured: `_CHUNKS`.
     most = min(most, model.n_batch, max(_SMALL, model.n_ctx() - n_past) if role == "target" else _SMALL)
     sizes = kept_sizes(most)
     curve = measure("batches", [n for n in sizes if n <= _SMALL], repeats)

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 NUM_ROWS = 16
 """The number of tokens whose logits are compared: in batches of one, of two, and so on, up to all in one batch."""
 LENGTHS = (64, 600, 1100)
-"""The numbers of tokens before them. From 512 on, llama.cpp's own attention has other code for a single token."""
+"""The numbers of tokens before the compared ones. From 512 on, llama.cpp's attention has other code for one token."""
 
 
 def lengths_for(llm: Llama) -> tuple[int, ...]:
-    """The lengths that fit into the context; none if the target promises nothing."""
+    """The lengths that fit into the context; none if the target does not promise equal logits."""
     return tuple(length for length in LENGTHS if length + NUM_ROWS <= llm.n_ctx()) if llm.batch_invariant else ()
 
 

@@ -45,8 +45,8 @@ class PairScorer:
     """Computes the probabilities of pairs after one context.
 
     The loop decodes gamma + 1 tokens, from the last one of the context on: p(t1) is in row 0, and p(t2 | t1) in row 1
-    if t1 was drafted and accepted. Kernels for other batch sizes round differently. A row does not depend on later
-    ones.
+    if t1 was drafted and accepted. Kernels for other batch sizes round differently, so batches of this size are
+    used. Any tokens may fill them, because a row does not depend on later tokens.
     """
 
     def __init__(self, direct: Direct, tokens: Sequence[int], request: Request, num_draft_tokens: int) -> None:
@@ -65,7 +65,7 @@ class PairScorer:
         return ExactPairs(first, plain, second)
 
     def num_impossible(self, exact: ExactPairs, pairs: Iterable[Pair]) -> int:
-        """How many pairs the sampler chain excludes, in whatever batches they are computed.
+        """How many of the drawn pairs the sampler chain excludes, in whatever batches they are computed.
 
         Rounding can move a token over a top-k, top-p or min-p cut, so other batches are tried before the loop is
         blamed.

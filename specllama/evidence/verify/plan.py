@@ -44,7 +44,7 @@ class Plan:
         """Check all values, and make a plan.
 
         Raises:
-            ValueError: there is no draft, or it cannot be used; a value out of range.
+            ValueError: there is no draft, or the draft cannot be used; a value out of range.
             TypeError: an option that the sampler chain does not have, or a value of another type.
             ClosedError: the Llama is closed.
         """
@@ -92,7 +92,7 @@ def _require_sampling(llm: Llama, sampling: dict[str, Any], gamma: int) -> None:
         raise ValueError(
             "there is nothing to verify: mirostat is applied by llama.cpp's sampler, so such text is decoded plainly"
         )
-    known = options_of(llm.engine.request([0])).keys() - {"penalty_last_n"}  # it belongs to the Llama, not to a call
+    known = options_of(llm.engine.request([0])).keys() - {"penalty_last_n"}  # this belongs to the Llama, not to a call
     known |= {"logit_bias"}
     for name in sampling.keys() - known:
         raise TypeError(

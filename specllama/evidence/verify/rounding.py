@@ -1,4 +1,4 @@
-"""Finds near-ties: two tokens whose gap is not larger than what rounding changes at that position."""
+"""Finds near-ties: two tokens between which the choice may be decided by rounding at their position."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from specllama.engine import Direct, Request, Row
 SAFETY = 2.0
 """A gap of up to this many times the measured rounding is a near-tie.
 
-Batches in other steps than those of the measurement changed logits 0.3 times as much in the median, and 1.0 times as
-much at most (a 1.5B model as Q4_K_M, Q8_0 and F16, 180 positions)."""
+Batches in other steps than those of the measurement changed logits by 0.3 times the measured rounding in the median,
+and by 1.0 times at most (a 1.5B model as Q4_K_M, Q8_0 and F16, 180 positions)."""
 NUM_LEADING = 16
 """The number of tokens among which the largest change is looked for.
 
 The two candidates alone are not enough: they may happen to change alike in all batches that are tried (once, with the
-same models, by 1/66 of what the loop then changed)."""
+same models, their difference changed by 1/66 of its change in the loop)."""
 _LARGEST_GAP = 1000.0
 _RESOLUTION = 4 * float(np.finfo(np.float32).eps)
 
@@ -31,7 +31,7 @@ class Position:
     request: Request
     """The prompt, the sampler chain and the seed."""
     generated: list[int]
-    """The tokens after the prompt, up to this place."""
+    """The generated tokens before this place, without the prompt."""
 
     @property
     def history(self) -> list[int]:
@@ -39,7 +39,7 @@ class Position:
         return [*self.request.tokens, *self.generated]
 
     def choice(self, row: Row, bias: dict[int, float] | None = None) -> int:
-        """The token that the coupled rule chooses for these logits; at temperature 0 it is greedy."""
+        """The token that the coupled rule chooses for these logits; at temperature 0 the greedy one."""
         biased = dict(self.request.logit_bias)
         for token, value in (bias or {}).items():
             biased[token] = biased.get(token, 0.0) + value
@@ -107,5 +107,5 @@ def rounding(rows: Sequence[Row], candidates: Sequence[int]) -> float:
     tokens = np.union1d(leading, np.asarray(candidates, dtype=np.intp))
     logits = np.array([row[tokens] for row in rows], dtype=np.float64)
     changes = [np.ptp(one - other) for one, other in itertools.combinations(logits, 2)]
-    # Batches that use the same kernels give the same bits, but the cache that the loop has read may differ.
+    # Batches that use the same kernels give the same bits. But the loop may have read another cache, so 0.0 is too low.
     return max(float(max(changes)), _RESOLUTION * float(np.abs(logits).max()))

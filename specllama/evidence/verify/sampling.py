@@ -32,7 +32,7 @@ class Context:
     """How open the next two tokens are: the sum of their entropies in nats. All tokens that are too rare to be counted
     are one outcome."""
     drafts: bool
-    """Whether something is drafted there."""
+    """Whether something is drafted after this context."""
 
     @property
     def tokens(self) -> list[int]:
@@ -43,12 +43,12 @@ class Context:
 def most_open_context(
     loop: Loop, prompt_id: str, prompt: RenderedPrompt, text: Sequence[int], rule: str, num_samples: int
 ) -> Context:
-    """Of the places in a text at which something is drafted, the one at which the next two tokens are most open.
+    """Of the places in a text at which something is drafted, the place where the next two tokens are most open.
 
-    How open they are is judged as far as `num_samples` samples can tell. An answer often begins with tokens that are
-    nearly certain, and where the target is certain, the loop can hardly be wrong. The place is chosen by the target and
-    by whether there is a draft (lookup has none at most places), never by samples, so that it favours no outcome of the
-    test.
+    All tokens that are too rare for `num_samples` samples count as one outcome. An answer often begins with tokens
+    that are nearly certain, and where the target is certain, the loop can hardly be wrong. The place is chosen by the
+    target and by whether there is a draft (lookup has none at most places), never by samples, so that the choice
+    favours no outcome of the test.
     """
     with loop.llm.engine.direct() as direct:
         direct.prefill(prompt.tokens[:-1])
@@ -128,7 +128,7 @@ def in_cells(first: Floats, second: Mapping[int, Floats], pairs: Sequence[Pair])
     """Group outcomes into cells, so that each cell is expected often enough.
 
     A pair (t1, t2) that is expected often enough is a cell of its own. All other pairs with the same t1 are one cell;
-    if they are too rare, they belong to the rest. If the rest is too rare, it joins the smallest cell.
+    if they are too rare, they belong to a last cell, the rest. If the rest is too rare, it joins the smallest cell.
 
     Args:
         first: p(t1), [n_vocab].

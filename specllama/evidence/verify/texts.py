@@ -46,9 +46,9 @@ def modes(loop: Loop, seeds: Sequence[int]) -> list[Mode]:
 def compare(mode: Mode, prompt_id: str, prompt: RenderedPrompt, plain: list[int], drafted: Answer) -> TextComparison:
     """Compare the tokens of plain decoding with a drafted answer.
 
-    After a near-tie the comparison goes on with the text of plain decoding, because the noise depends on the position
-    only. With penalties it does not go on: they see the tokens of one call only, so they would see other tokens than in
-    plain decoding.
+    After a near-tie the comparison goes on with the text of plain decoding, because the noise of the coupled rule
+    depends on the position only. With penalties it does not go on: penalties see the tokens of one call only, so they
+    would see other tokens than in plain decoding.
     """
     differences: list[Difference] = []
     runs = [drafted.stats]

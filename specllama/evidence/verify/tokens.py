@@ -1,4 +1,4 @@
-"""Tests whole texts from the loop: the place of every token in its exact distribution.
+"""Tests whole texts from the loop: the place (cumulative probability) of every token in its exact distribution.
 
 Pairs of next tokens test only the beginning of a text. Here every draft position, the tokens after a draft that was
 accepted whole, and later rounds are tested, each with less power.
@@ -90,6 +90,6 @@ def _distributions(loop: Loop, direct: Direct, prompt: Sequence[int], text: Sequ
     found = [loop.sampler.probabilities(row, text[:i]) for i, row in enumerate(rows)]
     for i, token in enumerate(text):
         if found[i][token] == 0:
-            # Rounding can move a token over a top-k, top-p or min-p cut, so it is computed in other batches, too.
+            # Rounding can move a token over a top-k, top-p or min-p cut, so the row is computed in another batch, too.
             found[i] = loop.sampler.probabilities(direct.decode_last([*prompt, *text[:i]]), text[:i])
     return found

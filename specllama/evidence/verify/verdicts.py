@@ -17,16 +17,16 @@ class Verdict(Data, abc.ABC):
     @property
     @abc.abstractmethod
     def problems(self) -> list[str]:
-        """Why it failed; empty if it passed."""
+        """Why the test failed; empty if it passed."""
 
     @property
     def untested(self) -> list[str]:
-        """Why it is undecided; empty if it is decided."""
+        """Why the test is undecided; empty if it is decided."""
         return []
 
     @property
     def passed(self) -> bool:
-        """Whether it is decided, and has passed."""
+        """Whether the test is decided, and has passed."""
         return not self.problems and not self.untested
 
 
@@ -50,9 +50,9 @@ class Difference(Data):
     plain_text: str
     drafted_text: str
     plain_gap: float | None
-    """How far, in logits, the token without the draft is from being chosen: 0.0 if it is, None if it cannot be."""
+    """How far, in logits, the token without the draft is from being chosen: 0.0 if chosen, None if it cannot be."""
     drafted_gap: float | None
-    """How far, in logits, the token with the draft is from being chosen: 0.0 if it is, None if it cannot be."""
+    """How far, in logits, the token with the draft is from being chosen: 0.0 if chosen, None if it cannot be."""
     rounding: float
     """How much the leading tokens of this place change between batches of different sizes, in logits."""
     near_tie: bool
@@ -92,7 +92,7 @@ class TextComparison(Verdict):
 
     @property
     def problems(self) -> list[str]:
-        """Why it failed; empty if the texts are the same except for near-ties."""
+        """Why the test failed; empty if the texts are the same except for near-ties."""
         found = [difference for difference in self.differences if not difference.near_tie]
         reasons = [f"token {difference.index} is another one, and rounding does not explain it" for difference in found]
         return [f"{self.name}: {reason}" for reason in [*_fallbacks(self.stats), *reasons]]
@@ -109,13 +109,13 @@ class _LoopTest(Verdict):
     level: float
     """The test fails below this p-value."""
     num_impossible: int
-    """How many tokens or samples the target's sampler chain excludes, in every batch size that was tried."""
+    """How many drawn tokens or samples the target's sampler chain excludes in every batch size that was tried."""
     stats: Stats
     """The statistics of all generations of this test."""
 
     @property
     def problems(self) -> list[str]:
-        """Why it failed; empty if the target can have drawn all of it."""
+        """Why the test failed; empty if the target can have drawn all tokens."""
         reasons = _fallbacks(self.stats)
         if self.p_value < self.level:
             reasons.append(f"this is not how the target's distribution looks, p = {self.p_value:.1g}")
@@ -125,13 +125,13 @@ class _LoopTest(Verdict):
 
     @property
     def untested(self) -> list[str]:
-        """Why it is undecided; empty if something was drafted."""
+        """Why the test is undecided; empty if something was drafted."""
         return [] if self.stats.num_drafts else [f"{self.name}: nothing was drafted, so nothing was tested"]
 
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """The name of what was tested, for messages."""
+        """The name of the tested samples or texts, for messages."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class SamplingTest(_LoopTest):
     """How many generated tokens the context has after the prompt."""
     num_samples: int
     num_cells: int
-    """The number of outcomes that are counted separately. All rare outcomes are one."""
+    """The number of outcomes that are counted separately. All rare outcomes are one cell."""
     total_variation: float
     """The total variation between the frequencies of the cells and their probabilities."""
     chance_mean: float
@@ -157,7 +157,7 @@ class SamplingTest(_LoopTest):
 
     @property
     def untested(self) -> list[str]:
-        """Why it is undecided; empty if something was drafted, and outcomes were counted apart."""
+        """Why the test is undecided; empty if something was drafted, and outcomes were counted apart."""
         reasons = super().untested
         if self.num_cells < 2 and not self.is_certain:
             cause = "no outcome is likely enough to be counted apart: draw more samples, or take other prompts"
@@ -193,11 +193,11 @@ class BatchTest(Verdict):
     num_tokens_before: int
     num_rows: int
     differing_sizes: tuple[int, ...]
-    """The batch sizes in which a bit of a row differed from that in a batch of one token."""
+    """The batch sizes in which a bit of a row differed from the row of a batch of one token."""
 
     @property
     def problems(self) -> list[str]:
-        """Why it failed; empty if all rows are equal."""
+        """Why the test failed; empty if all rows are equal."""
         if not self.differing_sizes:
             return []
         sizes = ", ".join(map(str, self.differing_sizes))
@@ -220,7 +220,7 @@ class VerifyResult(Result):
 
     @property
     def problems(self) -> list[str]:
-        """Why it failed; empty if no part has found a problem."""
+        """Why the verification failed; empty if no part has found a problem."""
         problems = [problem for part in self._parts for problem in part.problems]
         if self.batches and self.num_near_ties:
             problems.append(
@@ -230,7 +230,7 @@ class VerifyResult(Result):
 
     @property
     def untested(self) -> list[str]:
-        """What is undecided, and why; empty if all parts are decided."""
+        """Which parts are undecided, and why; empty if all parts are decided."""
         untested = [reason for part in self._parts for reason in part.untested]
         if not self.interrupted and not any(text.stats.num_drafts for text in self.texts):
             untested.append("texts: nothing was drafted, so nothing was compared")

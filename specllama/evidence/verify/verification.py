@@ -1,4 +1,4 @@
-"""A verification: runs all its parts."""
+"""Runs all parts of a verification."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OnProgress = Callable[[str, int, int], None]
 """Called with the current step, and how much of all is done: (step, done, total)."""
 
 LEVEL = 0.001
-"""The probability with which an exact loop fails parts 2 and 3, all tests of a run together."""
+"""The probability with which an exact loop fails any test of parts 2 and 3 (see `Verification`) in a run."""
 _T = TypeVar("_T")
 _PAIR_WORK = 4  # a pair takes one or two rounds: about as long as this many single tokens
 
@@ -56,7 +56,7 @@ def run(
 
 
 class Verification:
-    """Verifies that a draft changes neither texts nor the distribution of samples. If interrupted, results stay.
+    """Verifies that a draft changes neither texts nor the distribution of samples. After Ctrl-C, results stay.
 
     Part 1 compares texts with the draft and without: greedy, and under the coupled rule with every seed. Part 2 draws
     pairs of next tokens under each rule, and compares them with the target's exact probabilities. Part 3 samples whole
@@ -70,7 +70,7 @@ class Verification:
         llm: a target with its draft.
         prompts: the prompts to answer: user's messages, or what ``specllama.prompts`` reads from files. None takes one
             prompt of each category from the package, as far as they fit.
-        num_prompts: how many of them are used, spread over the list.
+        num_prompts: how many of the prompts are used, spread over the list.
         seeds: the seeds of the coupled texts. The first one is the seed of part 2, too.
         max_tokens: the length of each text.
         samples: the number of pairs for each context and rule.
@@ -82,7 +82,7 @@ class Verification:
         sampling: options of ``create_completion`` for the sampler chain, but for DRY; missing ones have their defaults.
 
     Raises:
-        ValueError: there is no draft, or it cannot be used; an argument out of range; a prompt that does not fit.
+        ValueError: there is no draft, or it cannot be used; an argument is out of range; a prompt does not fit.
         TypeError: an option that the sampler chain does not have, or an argument of another type.
     """
 
@@ -132,7 +132,7 @@ class Verification:
         self._batches: list[BatchTest] = []
 
     def run(self, on_progress: OnProgress | None = None) -> VerifyResult:
-        """Run all parts. If this is interrupted, ``result`` has what was found until then.
+        """Run all parts. If this is interrupted, ``result`` has the results of all finished tests.
 
         Args:
             on_progress: called now and then.
@@ -170,7 +170,7 @@ class Verification:
         )
 
     def _compare(self, step: str, prompt_id: str, prompt: RenderedPrompt) -> Context:
-        """Compare all texts of a prompt. The plain ones come first, from empty caches that no draft has touched.
+        """Compare all texts of a prompt. The plain texts come first, from empty caches that no draft has touched.
 
         Returns:
             A context at which samples could be drawn.
@@ -206,7 +206,7 @@ class Verification:
         self._tokens.append(check_tokens(self._loop, prompts, rule, seeds, max_tokens, self._level, advance))
 
     def _compare_batches(self, length: int) -> None:
-        self._total += NUM_ROWS  # it was not known before whether batches are compared
+        self._total += NUM_ROWS  # the total did not count these batches before
         advance = functools.partial(self._advance, f"batches behind {length} tokens", 1)
         self._batches.append(compare_batches(self._llm, self._questions[0][1].tokens, length, advance))
 
