@@ -1,4 +1,4 @@
-"""Ends requests for which the server waits no longer."""
+"""Answers requests that are cancelled because the server shuts down."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class CancelledEnded:
     passed on.
 
     Args:
-        app: what the request is passed on to.
-        is_ending: whether the server ends.
+        app: the app to which requests are passed on.
+        is_ending: a function that tells whether the server shuts down.
     """
 
     def __init__(self, app: ASGIApp, is_ending: Callable[[], bool]) -> None:
