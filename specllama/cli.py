@@ -174,7 +174,10 @@ def _ended(end: KeyboardInterrupt | SystemExit) -> int:
 
 
 def _signal_behind(error: BaseException) -> KeyboardInterrupt | SystemExit | None:
-    """The exception of a signal that led to another error, or None. Some modules raise such an error when imported."""
+    """The exception of a signal that led to this error, or None.
+
+    Some modules raise an error of their own if a signal's exception comes while they are imported.
+    """
     cause = error.__cause__ or error.__context__
     while cause is not None and not isinstance(cause, (KeyboardInterrupt, SystemExit)):
         cause = cause.__cause__ or cause.__context__

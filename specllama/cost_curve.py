@@ -59,7 +59,7 @@ class CostCurve:
         return self.seconds(n) / self.seconds(1)
 
     def at(self, n: float) -> float:
-        """T(n) in seconds, also for n between two measured sizes, such as a mean: it is interpolated linearly there.
+        """T(n) in seconds, also for n between two measured sizes, such as a mean, by linear interpolation.
 
         Raises:
             ValueError: n lies outside the measured sizes.

@@ -214,7 +214,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             self.engine.slot.exchange_draft(draft.open(model, DraftLoader(self, kwargs)))
 
     def _room(self) -> Room:
-        """The memory's other uses, by which ``"auto"`` decides whether a draft fits: the contexts, and a GPU's part."""
+        """The contexts' sizes, and whether a GPU is used: ``"auto"`` decides by them whether a draft fits in memory."""
         of_draft = (self._draft_options.draft_kwargs or {}).get("n_ctx")
         return Room(self._kwargs.get("n_ctx", _SIZE), of_draft, on_gpu=bool(self._kwargs.get("n_gpu_layers")))
 
@@ -454,7 +454,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         """
         self._call.slot.require_alone("reset")
         with self.engine.slot.exclusive():
-            self.engine.slot.require_at_rest()  # before anything has changed
+            self.engine.slot.require_at_rest()  # raises before anything has changed
             super().reset()  # type: ignore[no-untyped-call]
             self.engine.forget()
 

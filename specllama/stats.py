@@ -37,7 +37,7 @@ class Stats:
     num_tokens: int = 0
     """Generated tokens that the caller has received."""
     num_first_tokens: int = 0
-    """Tokens sampled from the last batch of a prompt, as the first token of a text is. No round decoded them."""
+    """Tokens sampled from the last batch of a prompt, such as the first token of a text. They belong to no round."""
     num_drafts: int = 0
     """Rounds that drafted."""
     num_draft_tokens: int = 0

@@ -33,7 +33,7 @@ def render(formatter: Callable[..., Any], messages: Sequence[Any], **fields: Any
         fields: the template's other variables.
 
     Raises:
-        Exception: whatever the template raises for the messages as they are, if no change helps.
+        Exception: the exception that the template raises for the unchanged messages, if no change helps.
     """
     try:
         response = formatter(messages=messages, **fields)
@@ -59,7 +59,7 @@ def _render_changed(formatter: Callable[..., Any], messages: Sequence[Any], fiel
 
 
 def _leaves_out(response: Any, messages: Sequence[Any]) -> bool:
-    """Whether a prompt lacks one of the further system messages. Some templates leave out all but the first."""
+    """Whether a prompt lacks a system message after the first one. Some templates leave these out."""
     further = [message.get("content") for message in messages if _is_system(message)][1:]
     return any(isinstance(text, str) and text.strip() not in response.prompt for text in further)
 

@@ -84,7 +84,7 @@ class ChatAnswer:
         return self._form is not None or self._thoughts is not None
 
     def completed_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments that a chat handler gives ``create_completion``, and those that the handler has dropped."""
+        """The arguments that a chat handler gives ``create_completion``, with those it dropped, and our own grammar."""
         options = with_left_out(options, self._left_out)
         grammar = options.get("grammar")
         return {**options, "grammar": self._schemas.get(getattr(grammar, "_grammar", ""), grammar)}

@@ -85,14 +85,14 @@ def checked_chat(llama: BaseLlama, given: Mapping[str, Any]) -> dict[str, Any]:
 def left_out_by_handlers(llama: BaseLlama, chat: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that some of llama_cpp's chat handlers do not pass on to the completion.
 
-    For a handler that the user has written there are none: it may leave out arguments on purpose.
+    A handler that the user has written is left as it is: none of its arguments are replaced.
 
     Args:
         llama: the Llama that answers.
         chat: the arguments of the chat, checked.
 
     Returns:
-        Arguments for ``create_completion``; none if the handler passes on everything.
+        Arguments for ``create_completion``; none if the handler passes on everything, or is the user's.
     """
     if has_own_handler(llama) or hands_on_everything(llama):
         return {}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 MOST_LEVELS = 128
-"""The most levels. Functions that read a request recur a few times a level, and Python allows 1,000 nested calls."""
+"""The most levels. Functions that read a request call themselves a few times a level; Python allows 1,000 calls."""
 
 
 def require_few_levels(value: Any, what: str) -> None:

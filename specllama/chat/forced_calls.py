@@ -72,7 +72,8 @@ def with_forced_calls(
     form, thoughts = taught_by(template_of(llama))
     how = None if form is None else form.written
     if form is None or how is None or not takes_grammar:
-        # llama_cpp's handlers treat the whole text as the arguments, also a thought. So they force only if none comes.
+        # llama_cpp's handlers treat the whole text as the arguments, also a thought. So a handler forces the call only
+        # if the model has no thoughts, or if the handler takes no grammar.
         if only is not None and (thoughts is None or not takes_grammar):
             return {**chat, "tool_choice": {"type": "function", "function": {"name": only}}}, None
         if not takes_grammar:

@@ -49,7 +49,7 @@ class _Form:
         objects: the arguments of a call may be an object. Other templates read them as a JSON string.
         none: the content of a message with a call must be None, and not an empty string.
         newer: the template reads ``tool_calls`` and the role ``tool``, and not ``function_call`` and ``function``.
-        thinking: the template reads thoughts before a call from the field ``thinking``, which answers call
+        thinking: the template reads thoughts before a call from the field ``thinking``. In answers this field is called
             ``reasoning_content``.
     """
 

@@ -25,7 +25,7 @@ def reads_images(llama: BaseLlama) -> bool:
 
 
 def handler_for_text(llama: BaseLlama) -> Any:
-    """The faster handler for chats without images, if llama_cpp's handler for images has the same chat template.
+    """The handler to use for chats without images, if llama_cpp's handler for images has the same chat template.
 
     The handler for images decodes every chat from its beginning, and no other text can be under way meanwhile.
 
@@ -93,7 +93,7 @@ def give_image_handler(llama: BaseLlama, path: str | os.PathLike[str]) -> None:
     handler = make(clip_model_path=name, verbose=False)
     try:
         with captured_errors() as errors:
-            handler._init_mtmd_context(llama)  # loads the file now instead of at the first chat, so that errors show
+            handler._init_mtmd_context(llama)  # loads the file now; else an error would come at the first chat
     except ValueError as error:
         why = " ".join((errors[0] if errors else str(error)).split())
         raise ValueError(

@@ -134,7 +134,7 @@ class _Rest:
         self._parts = stack, *parts
 
     def close(self) -> None:
-        """Free the weights and all else. May be called again after Ctrl-C."""
+        """Free the weights and all else."""
         for part in self._parts:
             part.close()
 

@@ -35,7 +35,7 @@ class ChatReader(Protocol):
         """The arguments that a chat handler gives ``create_completion``, and those that it was given but dropped."""
 
     def begins_behind(self, model: Model, prompt: Sequence[int], grammar: Any) -> Any:
-        """Return the grammar of the answer, which depends on the prompt's end. None for no grammar."""
+        """Note whether the prompt's end has begun a thought. Returns the grammar of the answer, or None."""
 
     def completed(self, reason: str) -> None:
         """A completion has ended for this reason: ``stop`` or ``length``."""

@@ -34,7 +34,7 @@ class Watch(Listener):
         self.num_shown = 0
         """The number of tokens in all texts, without tokens that ended a text."""
         self.num_looked_up = 0
-        """The number of tokens in all texts that were looked up."""
+        """The number of looked-up tokens in all texts."""
         self.first_token_at: float | None = None
         """The time of the first token of any text, by ``time.monotonic``. It is known once a text has ended."""
         self._began_at = 0.0

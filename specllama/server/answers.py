@@ -56,7 +56,7 @@ class Answers:
             yield {**held, "choices": [], "usage": usage(self._request, [watch]), **done}
 
     def _more(self, watch: Watch) -> Item:
-        """llama-server's ``warnings``, of fields without effect, and ``stopping_word``, the stop string that was met."""
+        """llama-server's ``warnings``, of fields without effect, and ``stopping_word``, the stop string met."""
         warnings = self._request.warnings(self._llm)
         is_theirs = watch.stopped_by in checked_stops(self._request.stop)  # not a stop string of the chat format
         stopped = {"stopping_word": watch.stopped_by} if is_theirs else {}

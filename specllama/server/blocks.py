@@ -37,7 +37,7 @@ class Block:
 
 
 Step = tuple[Literal["begin", "more", "end"], Block, str, list[Any]]
-"""A change: that the block begins, gets more text, or ends; the block; the new text; its tokens' log-probabilities."""
+"""A change of a block: begin, more (text) or end; the block; the new text; and its tokens' log-probabilities."""
 
 
 class Blocks:

@@ -29,7 +29,7 @@ from .said import say_once
 from .wire import is_others
 
 _IMAGE = "image_url"
-_LEAST_OF_MESSAGE = 4  # tokens that a chat template adds around each message, at least about
+_LEAST_OF_MESSAGE = 4  # the fewest tokens, about, that a chat template adds around a message
 
 
 class Message(BaseModel):

@@ -13,7 +13,7 @@ SECONDS_TO_READ = 60
 
 
 class TimedConnection(H11Protocol):
-    """uvicorn's connection with time limits. uvicorn itself waits forever for the first request and its last bytes."""
+    """uvicorn's connection with time limits. uvicorn itself waits forever for the first request, whole or in part."""
 
     _clock: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None

@@ -25,7 +25,7 @@ _OURS = {
     *("timings_per_token", "return_origins", "return_progress", "stream_options", "repeat_last_n", "ignore_eos"),
     "reasoning_format",
 }
-# Fields that say what a chat's answer must be. Bodies that lack them refuse them.
+# Fields that say what a chat's answer must be. Requests of other types refuse them.
 _OF_CHATS = {"response_format", "tools", "functions", "tool_choice", "function_call"}
 _ENDLESS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("grammar", "json_schema"), (None,)),
@@ -35,7 +35,7 @@ _ENDLESS: dict[str, tuple[Any, ...]] = {
 """Fields that make an answer end by itself, each with the values that do not."""
 _THEIRS = {"n", "best_of", "user", "logit_bias_type", "add_generation_prompt"}  # no method of Llama takes these
 MOST_TEXTS = 128  # OpenAI's limit of n
-MOST_LOGPROBS = 20  # OpenAI's limit for chats; that for completions, 5, is too low for some clients
+MOST_LOGPROBS = 20  # OpenAI's limit for chats; OpenAI's limit for completions, 5, is too low for some clients
 
 
 class KnownFields(BaseModel):

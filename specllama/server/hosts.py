@@ -25,7 +25,7 @@ class HostsChecked:
     """Middleware: ``Host`` must name this machine, and ``Origin``, which browsers send, the same host and port.
 
     Any name can be made to resolve to 127.0.0.1 (DNS rebinding). A browser then believes that a page under such a name
-    has the same origin as this server. Only the foreign name in ``Host`` shows that it has not.
+    has the same origin as this server. Only the foreign name in ``Host`` shows that the page is foreign.
 
     A page of another allowed origin may also read the answers: the response headers tell its browser so (CORS).
 

@@ -51,7 +51,7 @@ def _size_of(data: bytes) -> tuple[int, int]:
     """Width and height, as the image decoder will read them."""
     try:
         if data.startswith(_PNG):
-            if data[12:16] != b"IHDR":  # behind Apple's CgBI the decoder would read the size at another place than we
+            if data[12:16] != b"IHDR":  # after a chunk CgBI (Apple's) the decoder would read another size than we do
                 raise ValueError("an image is damaged: a PNG begins with its header (IHDR), and this one does not")
             return struct.unpack(">II", data[16:24])
         if data.startswith(_GIF):

@@ -48,7 +48,7 @@ class Lender:
                 seed, is_given = seed_for_completion(self.llm, None)
                 text.seed = seed if is_given else None
         is_alone = any(map(self._is_alone, texts))
-        # A text that decodes by itself must do so in the worker's thread, which has OpenMP threads of its own.
+        # A chat handler that decodes by itself must do so in the worker's thread, which has OpenMP threads of its own.
         at_once = 1 if is_alone else self.num_slots
         return answering(self.llm, request, texts, self._lent, at_once, is_alone=is_alone)
 

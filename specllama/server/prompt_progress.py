@@ -1,6 +1,6 @@
 """What a stream sends while there is no token: pings and, if asked for, how much of the prompt is read.
 
-Proxies and clients close a connection on which nothing comes for some minutes.
+Proxies and clients close a connection on which nothing comes for a minute or more.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ WITHOUT_EFFECT = {
         "n_keep",
     ),
     *("return_tokens", "sse_ping_interval", "verbose"),
-    *("adaptive_decay", "t_max_prompt_ms"),  # belongs to a refused field; is ignored by llama-server itself
+    *("adaptive_decay", "t_max_prompt_ms"),  # the first belongs to a refused field; llama-server ignores the second
 }
 """Fields that are accepted and have no effect: the answer would be the same."""
 REFUSED = {

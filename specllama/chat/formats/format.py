@@ -31,7 +31,10 @@ class Grammar(Protocol):
         """The part that matches JSON of a schema."""
 
     def rule(self, write: Callable[[], str], key: Hashable = None) -> str:
-        """Add a rule whose body `write` returns. Returns its name. A rule with a key is added once, and may recur."""
+        """Add a rule with the body that `write` returns, and return its name. With a key it is added only once.
+
+        Such a rule may use itself.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
