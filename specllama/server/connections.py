@@ -13,7 +13,7 @@ SECONDS_TO_READ = 60
 
 
 class TimedConnection(H11Protocol):
-    """uvicorn's connection with time limits. uvicorn itself waits forever for the first request, whole or in part."""
+    """uvicorn's connection with time limits. uvicorn itself waits forever for a first request, or the rest of one."""
 
     _clock: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None

@@ -13,7 +13,7 @@ from specllama.engine import Stopped
 from .replies import JsonReply
 
 _log = logging.getLogger("specllama.server")
-_CLIENT_LEFT = 499  # nginx's status for a client that has left. Only the log shows it
+_CLIENT_LEFT = 499  # nginx's status for a client that has left, for the log and the metrics
 
 
 class LineFullError(Exception):

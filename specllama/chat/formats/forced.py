@@ -91,7 +91,7 @@ class _Grammar:
         self._is_loose = is_loose
         self.rules: list[str] = []
         self.parts: list[dict[str, Any]] = []
-        self._marks: list[str] = []  # the marks for which `text_until` has made a rule, at its number
+        self._marks: list[str] = []  # the marks for which `text_until` has made rules, by the rules' numbers
         self._named: dict[Hashable, str] = {}
         self._num_named = 0
 
