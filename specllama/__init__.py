@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-# In a checkout this folder hides the installed package, which alone has the compiled `_core`: find it there.
+# In a checkout this folder hides the installed package, which alone has the compiled `_core`: search that package, too.
 __path__ = extend_path(__path__, __name__)
 
 _WHERE = {
@@ -43,8 +43,8 @@ __all__ += ["Conversation", "Engine", "Llama", "StateError", "Stats", "Token", "
 
 
 def __getattr__(name: str) -> Any:
-    # Names are imported when they are first used: loading libllama takes most of a second, and what is imported here
-    # is imported before the command hears of Ctrl-C.
+    # Names are imported when they are first used: loading libllama takes most of a second, and the command cannot
+    # handle Ctrl-C yet while this file is imported.
     from importlib import import_module, metadata
 
     if name == "__version__":

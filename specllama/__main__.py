@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> int:
-    """Run the command line, as ``specllama.cli.main`` does. Ctrl-C while that is imported ends it as later."""
+    """Run the command line, as ``specllama.cli.main`` does. Ctrl-C has the same effect while ``cli`` is imported."""
     try:
         from .cli import main as run
 

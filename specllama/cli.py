@@ -43,13 +43,13 @@ WRONG_USAGE = 2  # argparse's code
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 BROKEN_PIPE = 141  # 128 + SIGPIPE.
 TERMINATED = 143  # 128 + SIGTERM.
-_ONCE_MORE = 5  # seconds until a signal is raised again, if the program still runs
-_ALARMS = [signal.SIGALRM] if hasattr(signal, "SIGALRM") else []  # Windows has none
-_ONE_SIGNAL = 1.0  # seconds in which SIGTERM counts once: timeout(1) sends it to the process and to its group
+_ONCE_MORE = 5  # seconds after SIGTERM until its SystemExit is raised again, if the program still runs
+_ALARMS = [signal.SIGALRM] if hasattr(signal, "SIGALRM") else []  # Windows has no SIGALRM
+_ONE_SIGNAL = 1.0  # seconds in which two SIGTERMs count as one: timeout(1) sends one to the process, one to its group
 
 
 class Command(Protocol):
-    """What the module of a command offers."""
+    """The functions that the module of each command has."""
 
     def add_parser(self, subparsers: Subparsers) -> argparse.ArgumentParser:
         """Add the command's parser, and return it."""
@@ -58,7 +58,7 @@ class Command(Protocol):
         """Do what the command says, and return the exit code."""
 
 
-# In the order of the help.
+# In the order in which `--help` lists the commands.
 COMMANDS: tuple[Command, ...] = (
     *(pull, drafts, quantize, train_draft, generate, batch, chat, serve),
     *(demo, compare, tune, bench, evaluate, verify),
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _decisions_shown() -> Iterator[None]:
-    """A block in which it is printed on stderr which draft ``-md auto`` chooses."""
+    """A block in which the choice of ``-md auto`` is printed on stderr."""
     logger, handler = logging.getLogger("specllama.drafts"), _ToStderr(logging.INFO)
     before = logger.level
     logger.addHandler(handler)
@@ -145,7 +145,7 @@ def _run(arguments: argparse.Namespace) -> int:
     except (KeyboardInterrupt, SystemExit) as end:
         return _ended(end)
     except BrokenPipeError:
-        _forget_stdout()  # its reader, such as `head`, has ended
+        _forget_stdout()  # the reader of stdout, such as `head`, has ended
         return BROKEN_PIPE
     except Exception as error:
         if (behind := _signal_behind(error)) is not None:
@@ -174,7 +174,10 @@ def _ended(end: KeyboardInterrupt | SystemExit) -> int:
 
 
 def _signal_behind(error: BaseException) -> KeyboardInterrupt | SystemExit | None:
-    """The exception of a signal that has led to an error, or None. Some modules hide it while they are imported."""
+    """The exception of a signal that led to this error, or None.
+
+    Some modules raise an error of their own if a signal's exception comes while they are imported.
+    """
     cause = error.__cause__ or error.__context__
     while cause is not None and not isinstance(cause, (KeyboardInterrupt, SystemExit)):
         cause = cause.__cause__ or cause.__context__
@@ -185,7 +188,8 @@ def _signal_behind(error: BaseException) -> KeyboardInterrupt | SystemExit | Non
 def _ended_by_sigterm() -> Iterator[None]:
     """Have SIGTERM end the block by a SystemExit, so that results are printed, kept and closed as after Ctrl-C.
 
-    Other code may drop the exception, as some modules do while they are imported. So it is raised again after a while.
+    Other code may drop the exception, as some modules do while they are imported. So the exception is raised again
+    after `_ONCE_MORE` seconds.
     """
     heard = -math.inf
 
@@ -213,7 +217,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _replace_closed_streams() -> None:
-    """Open the null device for each closed standard stream: else the next opened file would take its place.
+    """Open the null device for each closed standard stream: else the next opened file would get its descriptor.
 
     Python has None for a stream that a shell closed (``>&-``). A program that calls `main` may have closed one, too.
     """
@@ -232,7 +236,7 @@ def _flush_or_forget_stdout() -> None:
 
 def _forget_stdout() -> None:
     """Replace stdout by the null device. Else Python would fail once more when it flushes stdout at its end."""
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # stdout is no file
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # stdout has no file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -36,8 +36,8 @@ class Conversation:
     """A chat with a model. It remembers all messages.
 
     Each turn continues the tokens that the model has read and written, so that the whole KV cache is used again. (If an
-    answer were tokenized again, the tokens could differ.) But if the chat template rewrites earlier turns, as some drop
-    an answer's reasoning, the rewritten turns are read.
+    answer were tokenized again, the tokens could differ.) But if the chat template rewrites earlier turns, for example
+    drops an answer's reasoning, the model reads the rewritten turns.
 
     Args:
         llm: the model, with a draft or without. Other code may use it between turns.
@@ -60,8 +60,8 @@ class Conversation:
     def messages(self) -> list[Message]:
         """All messages, the system's first, as ``create_chat_completion`` takes them.
 
-        Messages with the roles system, user and assistant may be assigned. If they differ from those before, the next
-        turn reads all of them. Malformed messages raise a ValueError.
+        Messages with the roles system, user and assistant may be assigned. If they differ from the earlier messages,
+        the model reads all of them in the next turn. Malformed messages raise a ValueError.
         """
         return [dict(message) for message in self._state.messages]
 
@@ -124,14 +124,14 @@ class Conversation:
         """Send a message, and yield the tokens of the answer as they come.
 
         If the iterator is closed early, or an exception such as Ctrl-C ends it, the tokens yielded so far are the
-        answer. If there are none, the message is taken back.
+        answer. If no token was yielded, the message is removed from the conversation.
 
         Args:
             message: the user's message.
             options: arguments of ``create_chat_completion`` for this turn.
 
         Raises:
-            ContextFullError: the message does not fit into the context after the earlier turns. They stay as they are.
+            ContextFullError: the message does not fit into the context after the earlier turns, which stay as they are.
             ValueError: the chat template refuses the messages, for example a system message.
         """
         messages = (*self._state.messages, {"role": "user", "content": message})
@@ -164,7 +164,7 @@ class Conversation:
                 self._state = _State(messages, written or "", () if written is None else seen)
 
     def _tokens_of(self, text: str, tokens: list[int], prompt: list[int], asked: ChatPrompt) -> list[int]:
-        """The tokens of an answer: the generated ones; or, if a stop string was cut off, those of the shorter text."""
+        """The answer's tokens: the generated ones; if a stop string was cut off, the tokens of the shorter text."""
         written = self.llm.detokenize(tokens, prev_tokens=prompt).decode("utf-8", errors="ignore")
         named = self.llm.detokenize(tokens, special=True).decode("utf-8", errors="ignore")
         if written != text or named.endswith(tuple(asked.stop)):
@@ -172,7 +172,7 @@ class Conversation:
         return tokens
 
     def _prompt_of(self, asked: ChatPrompt) -> list[int]:
-        """The tokens of a prompt: those that the model has seen, then those of the new text."""
+        """The tokens of a prompt: the tokens that the model has read and written, then those of the new text."""
         state = self._state
         if asked.written is None or not state.tokens:
             return asked.tokens
@@ -196,7 +196,7 @@ class Conversation:
             raise OSError(f"the conversation cannot be written to {path}: {error}; choose another place") from error
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Continue the conversation in a file that ``save`` wrote, in place of this one. The next turn reads all of it.
+        """Replace this conversation by one that ``save`` wrote into a file. The next turn reads all its messages.
 
         Raises:
             OSError: the file cannot be read.
@@ -218,7 +218,7 @@ def _text_behind(text: str, prompt: str, answer: str) -> str | None:
     for written in (answer, answer.rstrip()):
         if rest.startswith(written):
             return rest[len(written) :]
-    # Some templates put spaces around an answer, or strip it. The answer is compared without them.
+    # Some templates put spaces around an answer, or strip it. So the answer is compared without spaces at its ends.
     written = answer.strip()
     start = len(rest) - len(rest.lstrip())
     return rest[start + len(written) :] if rest.startswith(written, start) else None
@@ -232,5 +232,5 @@ def _checked(messages: Any) -> tuple[Message, ...]:
             raise ValueError(f"a message must have a role and a content that is a text: {message!r}")
         if message.get("role") not in _ROLES:
             raise ValueError(f"the role of a message must be one of {', '.join(_ROLES)}: {message!r}")
-        message["content"].encode("utf-8")  # a lone surrogate could be neither read by a model nor saved
+        message["content"].encode("utf-8")  # raises for a lone surrogate, which can be neither tokenized nor saved
     return tuple({"role": message["role"], "content": message["content"]} for message in messages)

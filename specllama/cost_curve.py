@@ -59,7 +59,7 @@ class CostCurve:
         return self.seconds(n) / self.seconds(1)
 
     def at(self, n: float) -> float:
-        """T(n) in seconds, also for n between two measured sizes, such as a mean: it is interpolated linearly there.
+        """T(n) in seconds, also for n between two measured sizes, such as a mean, by linear interpolation.
 
         Raises:
             ValueError: n lies outside the measured sizes.
@@ -97,7 +97,7 @@ def measure_cost_curve(
 ) -> CostCurve:
     """Measure T(n) of a model: the seconds to decode a batch of n tokens after n_past others.
 
-    A target computes logits for all n tokens, as verification needs them. A draft computes them for the last one only.
+    A target computes logits for all n tokens, as verification needs them. A draft computes the last token's only.
 
     Each repeat takes the sizes in another order, so that changes in the machine's speed affect all sizes alike. Only
     the decode is timed. Measure between generations: the KV cache is empty afterwards, also after Ctrl-C.
@@ -106,9 +106,9 @@ def measure_cost_curve(
         llm: a target, or its draft (``llm.draft_model``).
         name: ``"target"`` or ``"draft"``.
         sizes: the batch sizes.
-        repeats: decodes of each size, after one that is not counted.
+        repeats: timed decodes of each size, after one that only warms up.
         n_past: tokens in the KV cache before each batch.
-        on_progress: called with (decodes done, decodes in all), which include those that are not counted.
+        on_progress: called with (decodes done, decodes in all); both numbers include the decodes that only warm up.
 
     Raises:
         TypeError: a number is not an integer.
@@ -135,7 +135,7 @@ def measure_cost_curve(
 
 
 def kept_sizes(most: int) -> list[int]:
-    """The batch sizes up to `most` that ``Engine.keep_costs`` tells apart: all small ones, and fewer of the large."""
+    """The batch sizes up to `most` that ``Engine.keep_costs`` tells apart: all small sizes, and some large ones."""
     return list(thinned(dict.fromkeys(range(1, most + 1), 1.0)))
 
 

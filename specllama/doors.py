@@ -1,6 +1,6 @@
 """Doors: the names that a folder exports. A module is imported when one of its names is first used.
 
-So the command line has limits and rules without loading libllama, which takes most of a second.
+So the command line can import limits and names of rules without loading libllama, which takes most of a second.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 def opened(
     package: str, exports: Mapping[str, Iterable[str]], renamed: Mapping[str, tuple[str, str]] = MappingProxyType({})
 ) -> Callable[[str], Any]:
-    """The function ``__getattr__`` of a package.
+    """Make the function ``__getattr__`` of a package.
 
     Args:
-        package: its name.
-        exports: by the names of its modules, the names that they export.
-        renamed: further names, each with its module and what it is called there.
+        package: the package's name.
+        exports: the names that each module of the package exports, by the module's name.
+        renamed: further names that the package exports, each with its module and its name in that module.
     """
     where = {name: (module, name) for module, names in exports.items() for name in names} | dict(renamed)
 

@@ -70,7 +70,7 @@ _OneDraft = Union[str, "os.PathLike[str]", BaseLlama, Callable[..., Any]]
 DraftModel = Union[_OneDraft, "Sequence[_OneDraft]"]
 
 _SIZE = 512  # llama_cpp's default of n_ctx, n_batch and n_ubatch
-_SOON = 0.0005  # seconds between two looks in `close`; tokenizing a text takes about as long
+_SOON = 0.0005  # seconds between two looks of `close` for threads that tokenize; tokenizing a text takes about as long
 
 
 class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, Tokenizing, EngineLlama):
@@ -94,20 +94,21 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             llama_cpp ``LlamaDraftModel``; or a list of a head and a model, of which each round uses the one that
             promises most. ``"auto"`` is the best draft on this machine, as ``specllama drafts --measure`` has measured.
             Without measurements it is a head beside the target's file, such as ``eagle3-NAME``, else the MTP layers,
-            else a smaller model that is expected to pay, else lookup. In a list ``"auto"`` is the head.
-        draft_kwargs: constructor arguments of a draft given by its path. By default it has the target's context size,
-            threads and GPU settings. A ``draft_model`` in it (``"lookup"``, or the path of a still smaller model)
-            guesses tokens for the draft model to check. For ``"lookahead"``: ``window``, ``n_gram`` and ``guesses``.
+            else a smaller model that is expected to pay, else lookup. In a list ``"auto"`` stands for the head.
+        draft_kwargs: constructor arguments of a draft given by its path. By default the draft has the target's context
+            size, threads and GPU settings. A ``draft_model`` among them (``"lookup"``, or the path of a still smaller
+            model) guesses tokens for the draft model to check. For ``"lookahead"``: ``window``, ``n_gram`` and
+            ``guesses``.
         lookup_corpus: a text, or token ids, in which drafts are looked up besides prompt and output, such as a text to
             edit or to summarise. A draft model uses it only with ``num_draft_tokens="auto"``.
         draft_vocabulary: how many tokens a draft model chooses among, if our kernels multiply its output matrix. Other
             logits are not computed. ``"auto"``: 32,768 if the vocabulary has more than 65,536 tokens, else all. None:
-            all. They are the tokens that the target has written most, the vocabulary's first ones, and the text's own.
+            all. These tokens are the ones that the target has written most, the vocabulary's first, and the text's own.
         draft_mask_token: the mask token of a parallel draft model (PARD). Such a draft predicts a token at each place
-            that holds this one, and so drafts several tokens in one decode. None: the token that the draft's file names
+            of the mask token, and so drafts several tokens in one decode. None: the token that the draft's file names
             (``specllama train-draft --kind pard`` writes it), else the draft is not parallel.
-        draft_window: the most tokens of a text that a draft model reads and holds: the last ones. In a longer text it
-            holds at least a quarter of this number. None: as many as its context has room for.
+        draft_window: the most tokens of a text, the last ones, that a draft model reads and holds. Of a longer text the
+            draft model always holds at least a quarter of this number. None: as many as its context has room for.
         num_draft_tokens: gamma, the number of tokens that a round drafts; 0 is plain decoding. ``"auto"``: as many as
             pay by measured times and acceptance, from the draft model, from lookup in the text, or from both.
         max_draft_tokens: the most tokens that ``"auto"`` drafts in a round. Only drafts that are looked up get so long:
@@ -119,12 +120,12 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         kernels: ``"auto"``: our kernels multiply quantized weights on the CPU, if a trial has shown that they work.
             ``"off"``: llama.cpp's own kernels do. None: the value of the environment variable ``SPECLLAMA_KERNELS``,
             else ``"auto"``. A draft given by its path is loaded with the same value. ``llm.kernels`` tells the result.
-        flash_attn: whether attention is computed in one step. None: only if our kernels compute it, which makes prompts
+        flash_attn: whether llama.cpp's flash attention is on. None: only if our kernels compute it, which makes prompts
             faster. A draft given by its path gets the same setting, a head does not. Saved states can be exchanged only
             by Llamas with the same ``has_flash_attention``.
         max_parallel: how many texts ``create_completions`` generates at once. Each has room for ``n_ctx`` tokens.
         cache_tokens: how many tokens the KV cache of these texts holds, at least ``n_ctx``. None: ``n_ctx`` for each
-            text. If it is full, the youngest text waits until there is room, and is then decoded again.
+            text. If the cache is full, the youngest text waits until there is room, and is then decoded again.
         cache_ram: MiB for copies of the KV cache of earlier texts, if texts are generated one at a time. A text that
             continues an earlier one then need not decode it again. 0 keeps no copy, -1 has no limit.
         kwargs: all other arguments of ``llama_cpp.Llama``. ``logits_all`` is ignored: logprobs do not need it.
@@ -178,11 +179,11 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             kwargs["verbose"] = False  # else llama_cpp would fail, or write to stdout
         self._kwargs = kwargs
         model_path = catalog.resolve(model_path)
-        draft = understood(self._draft_options, model_path, room=self._room())  # before weights are loaded
+        draft = understood(self._draft_options, model_path, room=self._room())  # raises before weights are loaded
         if draft is not None:
             check_draft_kwargs(draft.opened_with)
         if isinstance(draft, Automatic) and kwargs.get("verbose", True):
-            print(draft.said, file=sys.stderr)  # noqa: T201  # as llama.cpp does when it loads
+            print(draft.said, file=sys.stderr)  # noqa: T201  # where llama.cpp prints, too, when it loads
         self._hidden = None if draft is None else draft.hidden_states(model_path)
         check_opening(model_path, kwargs)
         kwargs["n_ctx"] = n_ctx_with_positions(model_path, kwargs.get("n_ctx", _SIZE), is_asked="n_ctx" in kwargs)
@@ -196,7 +197,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             num_branches=0 if draft is None else draft.num_branches,
         )
         self._seed = llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked  # 0 is a seed like any other
-        self.scores = np.empty((0, self._n_vocab), dtype=np.single)  # frees the base class's [n_batch, n_vocab]
+        self.scores = np.empty((0, self._n_vocab), dtype=np.single)  # frees the base class's array
         self.input_ids = np.zeros(self.n_ctx(), dtype=np.intc)  # llama.cpp may have rounded n_ctx up
         model = lent(self)
         self._origin = origin_of(self, model.settings, weights)
@@ -213,7 +214,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             self.engine.slot.exchange_draft(draft.open(model, DraftLoader(self, kwargs)))
 
     def _room(self) -> Room:
-        """What must fit into memory beside a draft."""
+        """The contexts' sizes, and whether a GPU is used: ``"auto"`` decides by them whether a draft fits in memory."""
         of_draft = (self._draft_options.draft_kwargs or {}).get("n_ctx")
         return Room(self._kwargs.get("n_ctx", _SIZE), of_draft, on_gpu=bool(self._kwargs.get("n_gpu_layers")))
 
@@ -223,8 +224,9 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
     def n_tokens(self) -> int:
         """How many tokens are evaluated.
 
-        Code that decodes by itself, as chat handlers decode images, sets it. The new places in ``input_ids`` then get
-        numbers that no token has. They are usable while the memory holds them, and are never decoded again.
+        Code that decodes by itself sets this number, for example a chat handler that has decoded an image. The new
+        places in ``input_ids`` then get ids that no token has. As such ids cannot be decoded again, these places are
+        usable only while the KV cache holds them.
         """
         return self.position.evaluated
 
@@ -256,7 +258,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
 
         Assigning raises what the constructor raises, and ClosedError if the Llama is closed.
 
-        A Llama that serves as a draft lends its KV cache to the target: read its own streams to their end before.
+        A Llama that serves as a draft lends its KV cache to the target: first read the draft's own streams to the end.
         """
         return None if self.engine.draft is None else self.engine.draft.given
 
@@ -264,10 +266,10 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
     def draft_model(self, draft: DraftModel | None) -> None:
         if draft is None and not hasattr(self, "engine"):
             return  # called by the base class's constructor
-        # The corpus and the arguments were given for the old draft.
+        # The corpus and the arguments were given for the old draft, so the new one gets neither.
         options = dataclasses.replace(self._draft_options, draft_model=draft, draft_kwargs=None, lookup_corpus=None)
         room = dataclasses.replace(self._room(), is_open=True)
-        with self.engine.slot.exclusive(), self.engine.model.kept():  # a draft reads the target, which must stay
+        with self.engine.slot.exclusive(), self.engine.model.kept():  # opening a draft reads the target
             kind = understood(options, self.model_path, as_assigned=True, room=room)
             opened = None if kind is None else kind.open(self.engine.model, DraftLoader(self, self._kwargs))
             self.engine.slot.exchange_draft(opened)
@@ -286,7 +288,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
 
     @property
     def max_draft_tokens(self) -> int:
-        """The most that "auto" drafts in a round."""
+        """The most tokens that "auto" drafts in a round."""
         return self.engine.account.options.max_draft_tokens
 
     @max_draft_tokens.setter
@@ -452,7 +454,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         """
         self._call.slot.require_alone("reset")
         with self.engine.slot.exclusive():
-            self.engine.slot.require_at_rest()  # before anything has changed
+            self.engine.slot.require_at_rest()  # raises before anything has changed
             super().reset()  # type: ignore[no-untyped-call]
             self.engine.forget()
 
@@ -482,8 +484,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
                 )
             slot.settle(self._call.listener)
             if self.position.has_embeddings and checked:
-                # A generation decodes the last token again. So a memory that cannot be cut needs a copy of the state
-                # before it: a text with an image cannot be decoded again from the beginning.
+                # A generation decodes the last token again. A recurrent memory cannot drop a token, and a text with an
+                # image cannot be decoded again from the beginning: so keep a copy of the state before the last token.
                 self._eval(checked[:-1])
                 slot.save()
                 checked = checked[-1:]
@@ -506,13 +508,13 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         *,
         call: Call | None = None,
     ) -> Any:
-        """See the base class. A text may be given by its token ids, too. The watch of a ``call`` can stop this.
+        """See the base class. A text may be given by its token ids, too. A ``call`` can end this between two batches.
 
         Raises:
             TypeError: neither texts nor token ids.
             ValueError: a text without tokens, one that may not be truncated and is too long, a token that the
-                vocabulary does not have, or no weights.
-            RuntimeError: the Llama was created without ``embedding=True``, or the model makes none.
+                vocabulary does not have, or a Llama that has no weights (``vocab_only``).
+            RuntimeError: the Llama was created without ``embedding=True``, or the model makes no embeddings.
         """
         inputs, is_one = as_inputs(input)
         with self.engine.slot.exclusive():
@@ -553,7 +555,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             with captured_errors():
                 state = super().save_state()
             state.n_tokens = min(state.n_tokens, self.position.held)
-            state.scores = np.zeros((1, self._n_vocab), dtype=np.single)  # the base class copies it over its own rows
+            state.scores = np.zeros((1, self._n_vocab), dtype=np.single)  # llama_cpp's load_state copies this
             return marked(self._origin, state)
 
     def load_state(self, state: llama_cpp.LlamaState) -> None:
@@ -587,7 +589,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
     def __getstate__(self) -> dict[str, Any]:
         draft = self.engine.draft
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
-        for name in {"logits_all", "use_mmap"} - self._kwargs.keys():  # use_mmap: the default of a draft is another one
+        for name in {"logits_all", "use_mmap"} - self._kwargs.keys():  # use_mmap has another default in a draft
             state.pop(name, None)
         return {
             **state,
@@ -614,7 +616,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
     def close(self) -> None:
         """Free the model, and the draft that was opened for it. All later calls raise ClosedError.
 
-        Texts of ``create_completions`` that are under way get ClosedError, and this waits for their end.
+        Texts of ``create_completions`` that are under way get ClosedError, and ``close`` waits until they have ended.
 
         Raises:
             BusyError: another thread is generating, or this is called within a generation.
@@ -625,12 +627,12 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         if engine is None:  # the constructor has failed
             super().close()
             return
-        if self.tokenizing.depth:  # a signal handler, for example, calls this while this thread tokenizes
+        if self.tokenizing.depth:  # a signal handler, for example, calls `close` while this thread tokenizes
             raise_busy()
         engine.close_with(self._free)
 
     def _free(self) -> None:
-        close_for_good(self)  # first, so that no thread begins to read what is about to be freed
+        close_for_good(self)  # first, so that no other thread begins to use the model before it is freed
         while self.tokenizing.has_others:
             time.sleep(_SOON)
         super().close()

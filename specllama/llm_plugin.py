@@ -62,7 +62,7 @@ class SpecllamaModel(llm.Model):
     def execute(
         self, prompt: llm.Prompt, stream: bool, response: llm.Response, conversation: llm.Conversation | None
     ) -> Iterator[str]:
-        """Called by llm: yields the pieces of an answer, and leaves the statistics in the log."""
+        """Called by llm: yields the pieces of an answer, and leaves the statistics in llm's log."""
         options = prompt.options.model_dump(exclude_none=True)
         chat = self._conversation_of({name: options.pop(name) for name in ModelOptions.model_fields if name in options})
         if prompt.schema:

@@ -32,7 +32,7 @@ _SCHEMA = pyarrow.schema(
     ]
 )
 _SEED = 0
-_EXACT_FLOATS = 2**53  # below it a float of a whole number is that number
+_EXACT_FLOATS = 2**53  # floats hold whole numbers below this one exactly
 
 
 class Completions:
@@ -48,12 +48,12 @@ class Completions:
     Args:
         model_path: the target, as for ``Llama``. It must be there on every machine.
         column: the column with the prompts; None for ``prompt``, or ``messages`` in a chat.
-        chat: whether its values are lists of messages instead of texts or lists of token ids.
+        chat: whether the column's values are lists of messages instead of texts or lists of token ids.
         arguments: arguments of ``create_completion`` or ``create_chat_completion`` for every row. The default ``seed``
             is 0, so that a row which Ray computes again gets the same text.
-        row_arguments: columns with arguments of each row. A row's own value replaces the common one. Ray makes floats
-            of whole numbers that some rows lack: they count as whole numbers again.
-        prefix: what the names of the new columns begin with.
+        row_arguments: columns with arguments of each row. A row's own value replaces the common one. If some rows have
+            no value, Ray turns the column's whole numbers into floats: these are turned back.
+        prefix: the beginning of the names of the new columns.
         llama_kwargs: everything else that ``Llama`` takes, such as ``draft_model``, ``n_ctx`` and ``max_parallel``.
             Unless given, ``n_threads`` is the number of CPUs that Ray gave to the actor.
 
@@ -136,7 +136,7 @@ def _values(batch: Batch, name: str) -> list[Any]:
 
 
 def _as_whole(value: Any) -> Any:
-    """A float that is a whole number as an int. A larger one, which may have lost digits, stays a float."""
+    """A float without fraction as an int. A float of 2**53 or more, which may have lost digits, stays a float."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_FLOATS else value
 
 

@@ -20,7 +20,7 @@ class DrafterStats:
     num_draft_tokens: int = 0
     """Tokens it drafted."""
     num_accepted_tokens: int = 0
-    """Those of them that the target accepted."""
+    """Tokens it drafted that the target accepted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Stats:
     num_tokens: int = 0
     """Generated tokens that the caller has received."""
     num_first_tokens: int = 0
-    """Tokens sampled from the last batch of a prompt, as the first token of a text is. No round decoded them."""
+    """Tokens sampled from the last batch of a prompt, such as the first token of a text. They belong to no round."""
     num_drafts: int = 0
     """Rounds that drafted."""
     num_draft_tokens: int = 0
@@ -62,7 +62,7 @@ class Stats:
     verify_seconds: float = 0.0
     """Decoding by the target."""
     sample_seconds: float = 0.0
-    """Sampler chains, drawing, and acceptance rules, for both."""
+    """Sampler chains, drawing, and acceptance rules, for target and draft."""
     rollback_seconds: float = 0.0
     """Rolling back both KV caches."""
     total_seconds: float = 0.0
@@ -103,10 +103,10 @@ class Stats:
     num_idle_rounds: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Rounds in which ``"auto"`` drafted nothing, by the reason. ``measuring``: it measured plain decoding.
     ``no_match``: there is no draft model, and the end of the text did not occur before. ``not_worth_it``: no draft
-    promised to gain more than it takes. Other rounds without a draft are not in it, because there was no choice: only
-    one token was left, there was no draft, or a recurrent model read tokens again after a rejection."""
+    promised to gain more time than it takes. Other rounds without a draft are not counted here, because there was no
+    choice: only one token was left, there was no draft, or a recurrent model read tokens again after a rejection."""
     num_draft_prompts_skipped: int = 0
-    """Prompts that the draft model did not decode, because that would have taken longer than it was likely to save."""
+    """Prompts that the draft model did not decode, because decoding would have taken longer than drafts could save."""
     kernels: str = ""
     """Whose kernels multiply the target's weights: for example ``AVX2, 950 MiB of weights``, or ``off`` and why."""
     batch_invariant: bool = False
@@ -160,7 +160,7 @@ class Stats:
         if self.num_drafts:
             rates = self.acceptance_rate_per_pos
             last = max((i for i, rate in enumerate(rates) if rate > 0), default=0)
-            per_pos = " ".join(f"{rate:.2f}" for rate in rates[: last + 2])  # all later ones are 0
+            per_pos = " ".join(f"{rate:.2f}" for rate in rates[: last + 2])  # all later rates are 0
             lines += [
                 f"{self._accepted()} in {self.num_drafts} rounds: "
                 f"{self.mean_acceptance_length:.2f} tokens per target decode",
@@ -233,7 +233,7 @@ class Tally:
     def of(cls, counters: _core.Counters, *, num_appended_tokens: int = 0, **known: Any) -> Tally:
         """The tally of one generation, from the native counters and from values that only Python knows."""
         sums = counters.numbers()
-        plain_seconds = sums.pop("plain_seconds")  # not to be added up
+        plain_seconds = sums.pop("plain_seconds")  # a time for one token, which is not added up over generations
         sums |= _gained(counters)
         sums["num_prompt_tokens"] += num_appended_tokens
         tally = cls(
@@ -252,7 +252,7 @@ class Tally:
         return tally
 
     def __add__(self, other: Tally) -> Tally:
-        """The sums of both. Texts and flags are those of the later one."""
+        """The sums of two tallies. Texts and flags come from ``other``, the later one."""
         return Tally(
             num_tokens=self.num_tokens + other.num_tokens,
             total_seconds=self.total_seconds + other.total_seconds,

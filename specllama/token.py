@@ -22,7 +22,7 @@ class Token:
     """The text that the token adds. It is empty for a special token, and as long as a character or a possible stop
     string is incomplete."""
     origin: Origin
-    """Where it came from."""
+    """Where the token came from."""
     logprob: float | None = None
     """Its natural log-probability under the target's raw distribution, before the sampler chain. None unless
     ``logprobs`` was given."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import llama_cpp
 
 _PACKAGES = (Path(__file__).parent, Path(llama_cpp.__file__).parent)
-# contextlib stands between a `with` and what it calls.
+# contextlib is skipped, too: it stands between a `with` statement and our functions.
 _INSIDE = (*(str(folder) + os.sep for folder in _PACKAGES), contextlib.__file__)
 
 

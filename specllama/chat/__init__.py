@@ -1,7 +1,7 @@
 """Chats: messages, tools and template fields in; tokens, options of the request and a reader of the answer out.
 
-`prepared` makes a `Chat` of the arguments of ``create_chat_completion``. The chat template says with which forms of
-messages and answers a model was trained.
+`prepared` makes a `Chat` of the arguments of ``create_chat_completion``. From the chat template this package finds out
+with which forms of messages and answers the model was trained.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Brings a conversation that a chat template refuses into a form that it takes.
+"""Brings a conversation that a chat template refuses into a form that the template accepts.
 
-Some templates take one system message, at the beginning; some want the turns of user and assistant to alternate, or
-know no tools. Agents send other conversations. The fewest changes are made with which the template takes the
-conversation. What a template takes is never changed.
+Some templates accept only one system message, at the beginning; some want the turns of user and assistant to alternate,
+or know no tools. Agents send other conversations. `render` makes as few changes as the template needs, and none if the
+template accepts the conversation.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Message = dict[str, Any]
 _logger = logging.getLogger("specllama.chats")
 _said: set[tuple[int, tuple[str, ...]]] = set()
 _ONE_SYSTEM = "one system message at the beginning"
-_ID_SIZE = 9  # Mistral's templates take ids of nine letters and digits
+_ID_SIZE = 9  # Mistral's templates accept only ids of nine letters and digits
 
 
 def render(formatter: Callable[..., Any], messages: Sequence[Any], **fields: Any) -> Any:
-    """The response of a formatter of llama_cpp's to messages that its template may refuse.
+    """The response of one of llama_cpp's formatters to messages that its template may refuse.
 
-    What was changed is logged once, at level WARNING, to the logger ``specllama.chats``.
+    The changes to the messages are logged once, at level WARNING, to the logger ``specllama.chats``.
 
     Args:
         formatter: the formatter.
@@ -33,7 +33,7 @@ def render(formatter: Callable[..., Any], messages: Sequence[Any], **fields: Any
         fields: the template's other variables.
 
     Raises:
-        Exception: whatever the template raises for the messages as they are, if no change helps.
+        Exception: the exception that the template raises for the unchanged messages, if no change helps.
     """
     try:
         response = formatter(messages=messages, **fields)
@@ -59,7 +59,7 @@ def _render_changed(formatter: Callable[..., Any], messages: Sequence[Any], fiel
 
 
 def _leaves_out(response: Any, messages: Sequence[Any]) -> bool:
-    """Whether a prompt lacks a further system message. Some templates pass over all but the first."""
+    """Whether a prompt lacks a system message after the first one. Some templates leave these out."""
     further = [message.get("content") for message in messages if _is_system(message)][1:]
     return any(isinstance(text, str) and text.strip() not in response.prompt for text in further)
 
@@ -69,7 +69,7 @@ def _is_system(message: Any) -> bool:
 
 
 def accepted(formatter: Callable[..., Any], messages: Sequence[Any], **fields: Any) -> Sequence[Any]:
-    """Messages in a form that a template takes; unchanged if there is none."""
+    """Messages in a form that a template accepts; unchanged if no form is accepted."""
     seen: list[Any] = []
 
     def noting(*, messages: Sequence[Any], **fields: Any) -> Any:
@@ -91,9 +91,9 @@ def _say_once(formatter: Callable[..., Any], names: tuple[str, ...]) -> None:
 
 
 def _changed(messages: Sequence[Any]) -> Iterator[tuple[tuple[str, ...], list[Message]]]:
-    """The messages with one change, with two, and so on, and what the changes are called.
+    """The messages with no, one, two, ... of `_CHANGES`, each with the names of the changes that were made.
 
-    Every change also leaves one system message only: a template that reads roles by their places would misread two.
+    All of them have one system message only: a template that knows roles by their places would misread two.
     """
     if not all(isinstance(message, Mapping) for message in messages):
         return
@@ -111,7 +111,7 @@ def _changed(messages: Sequence[Any]) -> Iterator[tuple[tuple[str, ...], list[Me
 
 
 def _one_system_message(messages: list[Message]) -> list[Message]:
-    """System messages at the beginning are joined. A later one becomes the user's, so that it stays in its place."""
+    """System messages at the beginning are joined. Later ones become the user's, so that they stay in their places."""
     first = next((at for at, message in enumerate(messages) if not _is_system(message)), len(messages))
     begun = [_joined(messages[:first])] if first else []
     return [
@@ -131,7 +131,7 @@ def _system_with_the_user(messages: list[Message]) -> list[Message]:
 
 
 def _alternating(messages: list[Message]) -> list[Message]:
-    """Messages of one role in a row are joined."""
+    """Messages of one role in a row are joined, but for results of tools."""
     turns = itertools.groupby(messages, key=lambda message: message["role"])
     return [each for role, turn in turns for each in (turn if role == "tool" else [_joined(list(turn))])]
 
@@ -191,11 +191,11 @@ _CHANGES: dict[str, Callable[[list[Message]], list[Message]]] = {
     "the system message in the user's first one": _system_with_the_user,
     "turns of one role joined": _alternating,
 }
-"""The changes besides that of the system messages, by their names in the log. They are made in this order."""
+"""The changes besides `_one_system_message`, by their names in the log. They are made in this order."""
 
 
 def _joined(messages: list[Message]) -> Message:
-    """One message that says what several of the same role say."""
+    """One message with the contents and the calls of several messages of the same role."""
     joined = {**messages[0]}
     for message in messages[1:]:
         calls = [*(joined.get("tool_calls") or ()), *(message.get("tool_calls") or ())]

@@ -1,4 +1,4 @@
-"""Reads the answers of chats: separates thoughts and calls of tools from the text, in the form of the chat template.
+"""Reads the answers of chats: separates thoughts and calls of tools, in the chat template's form, from the text.
 
 Reading does not change which tokens are generated.
 """
@@ -25,7 +25,7 @@ from .formats.thinking import is_closed, is_open
 from .messages import template_of
 from .prescribed import Prescribed, free_behind
 
-_LAST = 8  # tokens at the end of a prompt, in which the mark that begins a thought is looked for
+_LAST = 8  # tokens at the end of a prompt, in which the marks that begin or end a thought are looked for
 
 
 class ChatAnswer:
@@ -34,15 +34,15 @@ class ChatAnswer:
     Args:
         llama: the Llama that answers.
         chat: the arguments of ``create_chat_completion``.
-        forced: the calls that the answer must consist of; None if it is free.
+        forced: the calls that the answer must consist of; None if no call is forced.
         parallel: whether the answer may have more than one call.
         keeps_thoughts: whether thoughts stay in the text.
-        may_think: whether the model may begin a thought by itself, if the answer is prescribed.
-        schemas: our grammars of tools, by the text of the grammar that a chat handler of llama_cpp's makes of each.
+        may_think: whether the model may begin a thought by itself, if a grammar prescribes the answer.
+        schemas: our grammars of tools. Each replaces a grammar of llama_cpp's chat handlers, whose text is the key.
 
     Attributes:
-        shown_tokens: the special tokens that must be in the text that is read, since they mark calls or thoughts.
-        token_bytes: the bytes of tokens, by their texts in log-probabilities.
+        shown_tokens: the special tokens whose names must be in the completion's text: they mark calls or thoughts.
+        token_bytes: the bytes of tokens, by their labels in log-probabilities.
     """
 
     def __init__(
@@ -80,21 +80,21 @@ class ChatAnswer:
 
     @property
     def is_read(self) -> bool:
-        """Whether the answer may contain calls or thoughts."""
+        """Whether the answer may contain calls or thoughts, so that its text has to be read."""
         return self._form is not None or self._thoughts is not None
 
     def completed_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a completion that a chat handler asks for, with those that it has not passed on."""
+        """The arguments that a chat handler gives ``create_completion``, with those it dropped, and our own grammar."""
         options = with_left_out(options, self._left_out)
         grammar = options.get("grammar")
         return {**options, "grammar": self._schemas.get(getattr(grammar, "_grammar", ""), grammar)}
 
     def begins_behind(self, model: Model, prompt: Sequence[int], grammar: Any) -> Any:
-        """Look at the end of the prompt, which may have begun a thought.
+        """Note whether the end of the prompt has begun a thought, and make the answer's grammar for this beginning.
 
         Args:
             model: the model, for the text of its tokens.
-            prompt: the prompt's tokens. Numbers below 0 stand for images.
+            prompt: the prompt's tokens. Ids below 0 stand for images.
             grammar: the grammar of the answer, or None.
 
         Returns:
@@ -107,7 +107,7 @@ class ChatAnswer:
             marks = None if form is None or form.thoughts else thoughts
             return self._begun and free_behind(self._begun, marks, is_thinking=self._is_thinking)
         self._is_free = self._must_call
-        if self._is_of_handler:  # llama_cpp's handler takes all of the text for the arguments of a call
+        if self._is_of_handler:  # llama_cpp's handler treats the whole text as the arguments of a call
             return grammar
         if thoughts is not None and not self._is_thinking and (is_closed(end, thoughts) or not self._may_think):
             thoughts = None
@@ -123,9 +123,9 @@ class ChatAnswer:
         self._is_cut_off = self._is_cut_off or reason == "length"
 
     def follow(self) -> Callable[[bytes], bool] | None:
-        """A function that is given each piece of the text and returns whether the answer is over.
+        """A function that gets each piece of the text and returns whether the answer is over.
 
-        It ends an answer after the only call that it may have.
+        If the answer may have only one call, it is over after this call.
 
         Returns:
             None if nothing in the text ends the answer.
@@ -150,7 +150,7 @@ class ChatAnswer:
         return self._response(answer) if self.is_read else answer
 
     def _tell_cut_off(self, choice: Any) -> None:
-        """Report a call that was cut off, as OpenAI does. llama_cpp's handlers do not."""
+        """Give a call that was cut off the finish reason ``length``, as OpenAI does and llama_cpp's handlers do not."""
         if self._is_cut_off and choice.get("finish_reason") in ("tool_calls", "function_call"):
             choice["finish_reason"] = "length"
 
@@ -181,9 +181,9 @@ class ChatAnswer:
         return {**response, "choices": choices}
 
     def _chunks(self, chunks: Iterator[Any]) -> Generator[Any, None, None]:
-        """The chunks. Only the first part of a call has its id, type and name, as OpenAI's clients expect it.
+        """The chunks. Only the first part of a call has the call's id, type and name, as OpenAI's clients expect.
 
-        llama_cpp's handlers write these in each part. OpenAI's clients join the texts of all parts.
+        llama_cpp's handlers repeat id, type and name in each part, and OpenAI's clients would join the repeated texts.
         """
         named: set[Any] = set()
         read = _Chunks(self._reader()).read if self.is_read else lambda chunk: [chunk]
@@ -202,7 +202,7 @@ class _Chunks:
     """Reads the chunks of one answer.
 
     Args:
-        reader: reads their text.
+        reader: reads the text of the chunks.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -261,12 +261,12 @@ def _joined(first: Delta, last: Delta) -> Delta:
 
 
 def _choices(item: Any) -> Any:
-    """The choices of a response or a chunk. A handler that the user has written may give anything."""
+    """The choices of a response or a chunk; none if a handler that the user has written gives anything else."""
     return item.get("choices", ()) if isinstance(item, dict) else ()
 
 
 def _name_once(choice: Any, named: set[Any]) -> None:
-    """Remove the id, type and name from the parts of calls that are in `named`. The others are added to it."""
+    """Remove the id, type and name from further parts of calls. The calls whose first part has come are in `named`."""
     delta = choice.get("delta") or {}
     older = delta.get("function_call")
     for call in (*(delta.get("tool_calls") or ()), *([{"function": older}] if older else [])):

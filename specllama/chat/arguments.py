@@ -23,7 +23,7 @@ _MESSAGE = "[{'role': 'user', 'content': 'Hello'}]"
 _PART = "{'type': 'text', 'text': 'Hello'}"
 _OF_MESSAGE = (
     *("role", "content", "name", "tool_calls", "tool_call_id", "function_call"),
-    *("refusal", "annotations", "audio", "reasoning", "reasoning_content", "thinking"),  # what answers have
+    *("refusal", "annotations", "audio", "reasoning", "reasoning_content", "thinking"),  # fields that answers have
 )
 _OF_FORMAT = {"type", "schema", "json_schema", "strict"}
 _OF_JSON_SCHEMA = {"name", "description", "schema", "strict"}
@@ -85,14 +85,14 @@ def checked_chat(llama: BaseLlama, given: Mapping[str, Any]) -> dict[str, Any]:
 def left_out_by_handlers(llama: BaseLlama, chat: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that some of llama_cpp's chat handlers do not pass on to the completion.
 
-    Handlers that the user has written are left as they are.
+    A handler that the user has written is left as it is: none of its arguments are replaced.
 
     Args:
         llama: the Llama that answers.
         chat: the arguments of the chat, checked.
 
     Returns:
-        Arguments for ``create_completion``; none if the handler passes on everything.
+        Arguments for ``create_completion``; none if the handler passes on everything, or is the user's.
     """
     if has_own_handler(llama) or hands_on_everything(llama):
         return {}
@@ -106,7 +106,7 @@ def left_out_by_handlers(llama: BaseLlama, chat: Mapping[str, Any]) -> dict[str,
 
 
 def with_left_out(options: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of the completion that a chat handler asks for, completed with those that it has not passed on.
+    """The arguments that a chat handler gives ``create_completion``, and those that the handler has dropped.
 
     Args:
         options: the arguments that the handler gives.
@@ -121,7 +121,7 @@ def check_format(answer: Any) -> None:
     """Check a ``response_format``, in llama_cpp's form or in OpenAI's.
 
     Raises:
-        TypeError: it is no dict.
+        TypeError: the format is no dict.
         ValueError: its type or a field is unknown.
     """
     if answer is None:
@@ -136,10 +136,10 @@ def check_format(answer: Any) -> None:
 
 
 def as_llama_cpp_has_it(answer: Any) -> Any:
-    """A ``response_format`` in which OpenAI's ``json_schema`` is replaced by llama_cpp's form of it.
+    """A ``response_format`` in llama_cpp's form, which has the schema of OpenAI's ``json_schema`` at its top.
 
     Raises:
-        ValueError: it has no schema.
+        ValueError: the format is of type ``json_schema`` and has no schema.
     """
     if not isinstance(answer, Mapping) or answer.get("type") != "json_schema":
         return answer
@@ -150,7 +150,7 @@ def as_llama_cpp_has_it(answer: Any) -> Any:
 
 
 def check_request(body: Mapping[str, Any]) -> None:
-    """Check that a request's body has no unknown fields. Malformed values are left to the server's types.
+    """Check that a request's body has no unknown fields. The server's types refuse malformed values later.
 
     Raises:
         ValueError: a field is unknown.
@@ -173,7 +173,7 @@ def with_parameters(tools: Any) -> Any:
     """Tools with the fields that llama_cpp and chat templates expect. Malformed tools are returned as they are.
 
     Each function gets ``parameters``, which llama_cpp requires. ``strict`` is removed: templates print all fields of a
-    function, and no model was trained with this one.
+    function, and no model was trained with ``strict``.
     """
     if not isinstance(tools, list):
         return tools
@@ -193,17 +193,17 @@ def _function_with_parameters(function: Any) -> Any:
 
 
 def require_known(what: str, given: Any, known: set[str]) -> None:
-    """Check the fields of a dict. Anything else has none.
+    """Check the fields of a dict. A value of another type has no fields, and passes.
 
     Raises:
-        ValueError: it has a field that is not in `known`.
+        ValueError: the dict has a field that is not in `known`.
     """
     for name in given.keys() - known if isinstance(given, Mapping) else ():
         raise ValueError(f"{what} has no field {name!r:.60}{nearest(str(name)[:60], sorted(known))}")
 
 
 def _plain(messages: Any) -> Any:
-    """The messages as dicts. The openai package has classes for them, for example for its answers."""
+    """The messages as dicts. In the openai package some are objects, for example the messages of its answers."""
     if not isinstance(messages, (list, tuple)):
         return messages
     return [
@@ -254,7 +254,7 @@ def _check_content(message: Mapping[str, Any]) -> None:
 
 
 def _forced_function(given: Mapping[str, Any]) -> str:
-    """The name of the argument that says that a function must be called; empty if none does.
+    """The name of the argument that forces a call of a function; empty if no argument does.
 
     Raises:
         ValueError: the argument is malformed, or names a function that is not among the tools.

@@ -1,4 +1,4 @@
-"""A chat, prepared once: its prompt, what is asked of the completion, and a reader of the answer."""
+"""A chat, prepared once: its prompt, the arguments of the completion, and a reader of the answer."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ class Chat:
     """
 
     reader: Callable[[], ChatAnswer]
-    """Makes the reader of an answer. Each answer needs a reader of its own."""
+    """A function that makes the reader of an answer. Each answer needs a reader of its own."""
     without_effect: Sequence[str]
-    """The names of arguments without effect: fields that the template does not read, and ``keeps_thoughts`` if thoughts
-    are not a text between two marks."""
+    """The names of arguments without effect: fields that the template does not read, and ``keeps_thoughts`` if the
+    model's thoughts are not a text between two marks."""
     _llama: EngineLlama
     _ours: Mapping[str, Any]  # arguments that llama_cpp's method does not have
-    _prompt: ChatPrompt | None  # None: a chat handler makes it
-    _ask: Callable[..., Any]  # the completion in the form of chats, or that handler
+    _prompt: ChatPrompt | None  # None: a chat handler makes the prompt
+    _ask: Callable[..., Any]  # a function that completes the prompt and returns a chat's response, or the chat handler
 
     @functools.cached_property
     def prompt(self) -> ChatPrompt:
         """The prompt, and the arguments of ``create_completion`` with which the model answers it.
 
         Raises:
-            ValueError: a chat handler makes the prompts, and it makes none of tokens.
+            ValueError: a chat handler makes the prompts, and decodes by itself instead of giving tokens.
         """
         reader = self.reader()
         prompt = self._prompt or _noted(self._llama, self._ask, reader)
@@ -64,18 +64,18 @@ class Chat:
         return dataclasses.replace(prompt, options={**prompt.options, **self._ours, "grammar": grammar})
 
     def thinking(self) -> Thinking:
-        """An object that reads a growing answer and tells whether it is in a thought."""
+        """An object that reads a growing answer and tells whether the last piece belongs to a thought."""
         return Thinking(template_of(self._llama), self.prompt.text or "")
 
     def answer(self, call: Call, **changes: Any) -> Any:
         """Generate an answer.
 
         Args:
-            call: what is asked besides the arguments.
-            changes: other values of arguments that the prompt does not depend on, such as ``seed`` and ``stream``.
+            call: the options of the call besides the arguments of ``create_chat_completion``.
+            changes: new values of arguments that the prompt does not depend on, such as ``seed`` and ``stream``.
 
         Returns:
-            What ``create_chat_completion`` returns: the response, or an iterator of chunks.
+            The result of ``create_chat_completion``: the response, or an iterator of chunks.
         """
         reader = self.reader()
         call = dataclasses.replace(call, chat=reader)
@@ -91,7 +91,7 @@ class Chat:
 
 
 def prepared(llm: BaseLlama, arguments: Mapping[str, Any], *, keeps_thoughts: bool = False, warns: bool = True) -> Chat:
-    """Prepare a chat: check its arguments, render and tokenize its prompt, and find out what its answer must be.
+    """Prepare a chat: check its arguments, render and tokenize its prompt, and make the grammar of its answer.
 
     Any number of threads may call this, also while texts are generated.
 
@@ -99,7 +99,7 @@ def prepared(llm: BaseLlama, arguments: Mapping[str, Any], *, keeps_thoughts: bo
         llm: the Llama that answers. Its chat handler or template makes the prompt.
         arguments: the arguments of ``create_chat_completion``, by name.
         keeps_thoughts: thoughts stay in the text of the answer.
-        warns: whether to warn of what has no effect.
+        warns: whether to warn of fields and schemas that have no effect.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -143,7 +143,7 @@ def _handler(llm: BaseLlama, messages: Any) -> Any:
 
 
 def _completed(llm: BaseLlama, function: Mapping[str, Any] | None, **arguments: Any) -> Any:
-    """The answer in the form of chats. With a `function`, the text is its arguments, and the answer is a call of it."""
+    """A completion in the form of a chat's answer. With a `function`, the text is the arguments of a call of it."""
     found, stream = llm.create_completion(**arguments), bool(arguments["stream"])
     if function is None:
         return _convert_completion_to_chat(found, stream=stream)
@@ -151,7 +151,7 @@ def _completed(llm: BaseLlama, function: Mapping[str, Any] | None, **arguments: 
 
 
 def chat_prompt(llm: BaseLlama, messages: Sequence[Mapping[str, Any]], **options: Any) -> ChatPrompt:
-    """The prompt that ``llm.create_chat_completion`` would decode for these messages, and how it would be answered.
+    """The prompt that ``llm.create_chat_completion`` would decode for these messages, with the completion's arguments.
 
     Args:
         llm: the Llama.
@@ -159,7 +159,7 @@ def chat_prompt(llm: BaseLlama, messages: Sequence[Mapping[str, Any]], **options
         options: other arguments of ``create_chat_completion``.
 
     Raises:
-        TypeError, ValueError: as `prepared` does; or a chat handler makes no prompt of tokens.
+        TypeError, ValueError: as `prepared` does; or the chat handler decodes by itself, and gives no prompt.
     """
     return prepared(llm, {**options, "messages": list(messages)}).prompt
 
@@ -168,7 +168,7 @@ def _noted(llama: EngineLlama, ask: Callable[..., Any], reader: ChatAnswer) -> C
     """The prompt that a chat handler makes.
 
     Raises:
-        ValueError: it asks for no completion, or decodes by itself.
+        ValueError: the handler asks for no completion, or decodes by itself.
     """
     noting = _Noting(llama, dataclasses.replace(llama._call, chat=reader))
     try:
@@ -185,9 +185,9 @@ def _noted(llama: EngineLlama, ask: Callable[..., Any], reader: ChatAnswer) -> C
 
 
 class _Noting(View):
-    """A stand-in for the Llama of a chat handler.
+    """A stand-in for a Llama that is given to a chat handler.
 
-    It notes the completion that the handler asks for, and returns no text.
+    It notes the arguments of the completion that the handler asks for, and returns an empty text.
     """
 
     __slots__ = ("_text", "_tokens", "noted")
@@ -201,7 +201,7 @@ class _Noting(View):
             object.__setattr__(self, name, value)
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
-        """Tokenize, and note the text: it may be that of the prompt."""
+        """Tokenize, and note the text, which may be the prompt's."""
         tokens: list[int] = self._llama.tokenize(text, add_bos, special)
         self._set(_text=text.decode("utf-8"), _tokens=tokens)
         return tokens

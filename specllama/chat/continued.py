@@ -18,10 +18,10 @@ from .special_names import SpecialNames
 
 @dataclasses.dataclass(frozen=True)
 class Continued:
-    """The beginning of an answer.
+    """The beginning of an answer: the last message, which the model continues.
 
     Attributes:
-        content: its text.
+        content: the text of the message.
         thought: the thought before the text; empty if there is none.
         thoughts: the marks before and after a thought; None if the chat template has none.
     """
@@ -31,12 +31,12 @@ class Continued:
     thoughts: tuple[str, str] | None = None
 
     def marked(self, names: SpecialNames) -> Continued:
-        """The same with marks in the names of special tokens."""
+        """The beginning with marks in the names of special tokens, so that these names stay text."""
         [said] = names.marked_messages([{"role": "assistant", "content": self.content, "thought": self.thought}])
         return dataclasses.replace(self, content=said["content"], thought=said["thought"])
 
     def behind(self, prompt: str) -> str:
-        """Append the beginning to a prompt. If the prompt has begun a thought, the thought ends before the text."""
+        """A prompt followed by this beginning. If the prompt has begun a thought, it is ended before the text."""
         begin, end = self.thoughts or ("", "")
         is_begun = bool(begin) and is_open(prompt, ((begin,), (end,)))
         if self.thoughts is None or not (is_begun or self.thought):

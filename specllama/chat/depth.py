@@ -6,18 +6,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 MOST_LEVELS = 128
-"""The functions that read a request call themselves a few times for each level. Python allows 1,000 nested calls."""
+"""The most levels. Functions that read a request call themselves a few times a level; Python allows 1,000 calls."""
 
 
 def require_few_levels(value: Any, what: str) -> None:
-    """Check how deep a value is nested, before anything calls itself for each of its levels.
+    """Check how deep a value is nested, before a recursive function reads the value.
 
     Args:
-        value: what a caller or a client has given.
-        what: its name, for the message.
+        value: a value that a caller or a client has given.
+        what: the value's name, for the message.
 
     Raises:
-        ValueError: its lists and dicts are nested in more than ``MOST_LEVELS`` levels.
+        ValueError: lists and dicts are nested in more than ``MOST_LEVELS`` levels.
     """
     levels, inner = 0, _nested([value])
     while inner:
@@ -37,5 +37,5 @@ def raise_too_deep(what: str) -> NoReturn:
 
 
 def _nested(values: Iterable[Any]) -> list[Any]:
-    """The lists and dicts among some values, each once: in Python one may be in several places."""
+    """The lists and dicts among some values. An object that is there several times is given once."""
     return [*{id(value): value for value in values if isinstance(value, (list, tuple, Mapping))}.values()]

@@ -33,8 +33,8 @@ class ForcedCalls:
     """The calls that an answer must consist of.
 
     Attributes:
-        form: the form in which they are written.
-        thoughts: the marks around a thought, which may come before them; None if there can be none.
+        form: the form in which the calls are written.
+        thoughts: the marks around a thought, which may come before the calls; None if no thought can.
         grammar: the grammar of the answer, if no thought comes before it.
         calls: the calls.
     """
@@ -72,7 +72,8 @@ def with_forced_calls(
     form, thoughts = taught_by(template_of(llama))
     how = None if form is None else form.written
     if form is None or how is None or not takes_grammar:
-        # llama_cpp's handlers take all of the text for the arguments, a thought before them, too.
+        # llama_cpp's handlers treat the whole text as the arguments, also a thought. So a handler forces the call only
+        # if the model has no thoughts, or if the handler takes no grammar.
         if only is not None and (thoughts is None or not takes_grammar):
             return {**chat, "tool_choice": {"type": "function", "function": {"name": only}}}, None
         if not takes_grammar:
@@ -89,12 +90,12 @@ def with_forced_calls(
 
 
 def free_calls(llama: BaseLlama, chat: Mapping[str, Any], form: Format | None, *, parallel: bool) -> Calls | None:
-    """The calls that a model may make by itself in place of the answer that is prescribed; None if it can make none.
+    """The calls that a model may make by itself in place of a prescribed answer; None if it can make none.
 
     Args:
         llama: the Llama that answers.
         chat: the checked arguments.
-        form: the form in which the model writes calls; None if it is not known.
+        form: the form in which the model writes calls; None if no form is known.
         parallel: whether the answer may have more than one call.
     """
     if form is None or form.written is None or not _may_call(llama, chat):
@@ -115,7 +116,7 @@ def _calls(llama: BaseLlama, how: Written, tools: Mapping[str, Any], *, several:
 
 
 def _may_call(llama: BaseLlama, chat: Mapping[str, Any]) -> bool:
-    """Whether there are tools that the model may call by itself, in a way that a grammar can prescribe."""
+    """Whether there are tools that the model may call by itself, and a grammar can prescribe its calls."""
     takes_grammar = hands_on_everything(llama) and not has_own_handler(llama) and has_own_tokenizer(llama)
     return takes_grammar and bool(tools_of(chat)) and chat.get("tool_choice") in (None, "auto")
 
@@ -132,11 +133,11 @@ def begun_calls(
     Args:
         llama: the Llama that answers.
         chat: the checked arguments.
-        form: the form in which the model writes calls; None if it is not known.
+        form: the form in which the model writes calls; None if no form is known.
         parallel: whether the answer may have more than one call.
 
     Returns:
-        None if calls cannot be enforced, because their form is not known or no text marks their beginning for sure.
+        The constraint; None if the form of calls is not known, or no text surely begins a call.
     """
     tools, how = tools_of(chat), None if form is None else form.written
     if how is None or not _may_call(llama, chat):
@@ -169,7 +170,7 @@ def tools_of(chat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def special_token(llama: BaseLlama, text: str) -> int | None:
-    """The special token with this name; None if there is none. A special token shows nothing in a text."""
+    """The special token with this name, if it shows nothing in a text; None if there is no such token."""
     if not has_own_tokenizer(llama):
         return None
     data, model = text.encode(), lent(llama)

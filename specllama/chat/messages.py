@@ -1,7 +1,7 @@
 """Brings the messages of a chat into the form that the model's chat template reads.
 
-OpenAI's API has several forms of one message. A template is written for one of them. It leaves the others out, or
-prints them as Python does. Which form a template reads is found by rendering messages of our own.
+OpenAI's API has several forms of one message. A template is written for one of them. It leaves out messages in other
+forms, or prints them as Python prints objects. We find out which form a template reads by rendering test messages.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ class _Form:
     """The form that a template reads. The defaults are what most templates read.
 
     Attributes:
-        developer: it reads the role ``developer``. Other templates call it ``system``.
-        parts: the text of a message must be a part of a list.
-        keeps_parts: it reads lists of parts in the user's messages.
+        developer: the template reads the role ``developer``. Other templates call this role ``system``.
+        parts: the text of a message must be a part in a list.
+        keeps_parts: the template reads lists of parts in the user's messages.
         objects: the arguments of a call may be an object. Other templates read them as a JSON string.
         none: the content of a message with a call must be None, and not an empty string.
-        newer: it reads ``tool_calls`` and the role ``tool``, and not their older names.
-        thinking: it calls the thoughts before a call ``thinking``. In answers they are called ``reasoning_content``.
+        newer: the template reads ``tool_calls`` and the role ``tool``, and not ``function_call`` and ``function``.
+        thinking: the template reads thoughts before a call from the field ``thinking``. In answers this field is called
+            ``reasoning_content``.
     """
 
     developer: bool = False
@@ -65,7 +66,7 @@ def as_read(llama: BaseLlama, messages: Sequence[Mapping[str, Any]]) -> list[Any
     """Messages in the form that a Llama's chat handler reads.
 
     For example, parts of text are joined, ``developer`` becomes ``system``, and a missing content becomes an empty
-    one, each where the template needs it. A handler that the user has written gets the messages unchanged.
+    string, each only if the template needs it. A handler that the user has written gets the messages unchanged.
 
     Args:
         llama: the Llama with the handler.
@@ -101,13 +102,13 @@ def template_errors() -> Iterator[None]:
 
 
 def has_own_handler(llama: BaseLlama) -> bool:
-    """Whether the user has written the chat handler. We do not know what form such a handler reads."""
+    """Whether the user has written the chat handler. We do not know which form of messages such a handler reads."""
     handler = llama.chat_handler
     return handler is not None and formatter_of(handler) is None and not reads_images(llama)
 
 
 def hands_on_everything(llama: BaseLlama) -> bool:
-    """Whether the chat handler passes all arguments of a chat on to the completion. Some of llama_cpp's do not."""
+    """Whether the chat handler passes all arguments of a chat on to the completion; some of llama_cpp's do not."""
     return formatter_of(handler_for(llama)) is not None or reads_images(llama)
 
 
@@ -118,7 +119,7 @@ def _named_handler(llama: BaseLlama) -> Any:
 
 
 def template_of(llama: BaseLlama) -> str:
-    """The chat template that makes the prompts; empty if the prompts are made without one that we know."""
+    """The chat template that makes the prompts; empty if no chat template that we know makes them."""
     if has_own_handler(llama):
         return ""
     template = getattr(llama.chat_handler, "CHAT_FORMAT", None)
@@ -136,7 +137,7 @@ def names_read(llama: BaseLlama) -> frozenset[str]:
 
 
 def prompt_around(llama: BaseLlama) -> str:
-    """A prompt of short messages, with what the chat template writes around each; empty if there is no template."""
+    """A rendered prompt of short messages, which shows the text around each message; empty if there is no template."""
     formatter = formatter_for(llama)
     return "" if formatter is None else _prompt_around(formatter)
 
@@ -158,7 +159,7 @@ def _form_for(llama: BaseLlama) -> _Form | None:
 
 def formatter_for(llama: BaseLlama) -> Any:
     """llama_cpp's formatter that writes the prompts; None if it is not known."""
-    if reads_images(llama):  # handlers for images without a template of their own use the model's
+    if reads_images(llama):  # a handler for images without a template of its own uses the model's template
         return formatter_of(llama._chat_handlers.get(OF_FILE))
     return formatter_of(handler_for(llama))
 
@@ -173,7 +174,7 @@ def _names_in(template: str) -> frozenset[str]:
     try:
         environment = llama_chat_format.Jinja2ChatFormatter(template, "", "")._environment.environment
         return frozenset(jinja2.meta.find_undeclared_variables(environment.parse(template)))
-    except Exception:  # of jinja or Python. The template is refused when it is used.
+    except Exception:  # of jinja or Python. A chat that needs this template raises the error again.
         return frozenset()
 
 
@@ -196,7 +197,7 @@ def _form_of_calls(formatter: Any) -> tuple[bool, bool]:
     """The fields ``objects`` and ``none`` of `_Form`."""
     for tools in (None, [_TOOL]):
         for content in ("", None):
-            for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS)):  # objects first: models were trained with them
+            for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS)):  # an object first: models were trained with it
                 call = {"id": _ID, "type": "function", "function": {"name": _NAME, "arguments": arguments}}
                 asked = {"role": "assistant", "content": content, "tool_calls": [call]}
                 answered = {"role": "tool", "tool_call_id": _ID, "name": _NAME, "content": "done"}
@@ -210,7 +211,8 @@ def _has_call(prompt: str, arguments: Any) -> bool:
     if isinstance(arguments, str):
         return _NAME in prompt and arguments in prompt
     [(name, value)] = arguments.items()
-    return all(text in prompt for text in (_NAME, name, value)) and repr(name) not in prompt  # not printed by Python
+    # A quoted name shows that the template has printed the dict as Python does.
+    return all(text in prompt for text in (_NAME, name, value)) and repr(name) not in prompt
 
 
 def _rendered(formatter: Any, content: Any, *more: Fields, tools: Any = None) -> str:
@@ -222,7 +224,7 @@ def _rendered(formatter: Any, content: Any, *more: Fields, tools: Any = None) ->
 
 
 def _in_newer_form(fields: Fields, known_as: str) -> Fields:
-    """A message with OpenAI's old ``function_call``, or with its result, in the newer form with ``tool_calls``."""
+    """A message with OpenAI's old ``function_call``, or with a call's result, in the newer form with ``tool_calls``."""
     if fields["role"] == "function":
         return {**fields, "role": "tool", "tool_call_id": known_as}
     function = fields.pop("function_call")
@@ -237,7 +239,8 @@ def _read(fields: Fields, form: _Form) -> Fields:
     fields["content"] = _content(fields, form, bool(calls))
     if calls:
         fields["tool_calls"] = [_call(call, form) for call in calls]
-        if form.thinking and not fields["content"] and "reasoning_content" in fields:  # gpt-oss reads only one of them
+        # gpt-oss reads either the content or the thinking of a message with calls.
+        if form.thinking and not fields["content"] and "reasoning_content" in fields:
             fields["thinking"] = fields.pop("reasoning_content")
     return fields
 

@@ -1,4 +1,4 @@
-"""What an answer must be, from where it begins: behind a thought, and behind what opens an answer in the model's form.
+"""Extends the grammar of an answer to the whole text: with a thought before, the mark that opens an answer, and calls.
 
 All grammars of chats come here: those of schemas and formats, those that the user has written, and those of calls.
 """
@@ -31,7 +31,7 @@ class Calls:
 
     Attributes:
         grammar: makes llguidance's grammar of the calls, from the argument ``behind`` of `forced_calls`.
-        beginnings: the texts with which they begin.
+        beginnings: the texts with which the calls begin.
     """
 
     grammar: Callable[[Pieces | None], str]
@@ -40,13 +40,13 @@ class Calls:
 
 @dataclasses.dataclass(frozen=True)
 class Prescribed:
-    """What the answers of a chat must be.
+    """The parts that the text of a chat's answer has besides the answer's own grammar.
 
     Attributes:
         opening: the text that begins an answer without calls.
-        calls: calls that may come in place of an answer; None if there can be none.
+        calls: calls that may come in place of an answer; None if no calls can come.
         must_call: whether the answer must consist of these calls.
-        thoughts: the marks around a thought before the answer; None if there can be none.
+        thoughts: the marks around a thought before the answer; None if no thought can come.
     """
 
     opening: Pieces
@@ -59,12 +59,12 @@ class Prescribed:
 
         Args:
             grammar: the grammar of the answer, a LlamaGrammar.
-            token: gives the model's special tokens.
+            token: gives the special token for a text, as `Token` says.
             is_thinking: whether the prompt has begun a thought.
         """
         text = grammar._grammar if isinstance(grammar, LlamaGrammar) else None
         is_whole = self.thoughts is None and not self.opening and self.calls is None
-        if is_whole or not isinstance(text, str) or not text:  # an empty one allows everything
+        if is_whole or not isinstance(text, str) or not text:  # an empty grammar allows everything
             return grammar
         if self.calls is not None and text == JSON_GBNF:  # llama_cpp's grammar for a response_format of json_object
             grammar = SchemaGrammar(JSON_GBNF, matched_schema(_ANY_OBJECT))
@@ -95,7 +95,7 @@ class Prescribed:
 
 
 def free_behind(calls: Begun, thoughts: tuple[Pieces, Pieces] | None, *, is_thinking: bool) -> Begun | Behind:
-    """The constraint of a text in which nothing but begun calls is prescribed. Nothing in a thought begins a call."""
+    """The constraint of a text that is free until a call begins. Nothing in a thought begins a call."""
     if thoughts is None:
         return calls
     begin, end = map("".join, thoughts)

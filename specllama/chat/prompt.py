@@ -25,16 +25,16 @@ from .special_names import SpecialNames, is_marked, without_marks
 
 @dataclasses.dataclass(frozen=True)
 class ChatPrompt:
-    """The prompt of a chat, and what is asked of the completion behind it."""
+    """The prompt of a chat, and the other arguments of the completion."""
 
     tokens: list[int]
     """The prompt's tokens."""
     options: dict[str, Any]
     """All other arguments of ``create_completion``, such as the sampler's parameters and stop strings."""
     written: str | None
-    """The prompt's text, with marks in names of special tokens that are to stay text (`special_names`); None: no text.
+    """The prompt's text, with marks in names of special tokens that are to stay text (`special_names`).
 
-    A chat handler of the user's may make a prompt of several texts.
+    None if the text is not known, because a user's chat handler has made the prompt of several texts.
     """
     names: SpecialNames | None = None
     """The names of special tokens that are text in messages; None if they are read as tokens."""
@@ -46,7 +46,7 @@ class ChatPrompt:
 
     @property
     def stop(self) -> list[str]:
-        """The stop strings: those that were given, and those of the chat format."""
+        """The stop strings: the user's, and those of the chat format."""
         return checked_stops(self.options.get("stop"))
 
     def continuation(self, llama: BaseLlama, text: str) -> list[int]:
@@ -71,8 +71,8 @@ def rendered(
         llama: the Llama that answers.
         formatter: the formatter, such as that of a chat template.
         chat: the checked arguments of the chat.
-        fields: the fields of the template that it reads (`read_fields`).
-        continued: the message that the answer continues.
+        fields: the template's fields, without those that it does not read (`read_fields`).
+        continued: the message that the answer continues; None if it begins a new message.
         parse_special: names of special tokens in messages, tools and fields are read as these tokens.
 
     Raises:
@@ -102,7 +102,7 @@ def _names(llama: BaseLlama, *, is_removed: bool) -> SpecialNames:
 
 
 def _options(chat: Mapping[str, Any], response: Any) -> dict[str, Any]:
-    """The arguments of the completion, but for its prompt, after a formatter's response."""
+    """The arguments of the completion but the prompt, from a chat's arguments and a formatter's response."""
     given = completed(BaseLlama.create_chat_completion, chat)
     options = {name: given[name] for name in names_of(BaseLlama.create_completion) & given.keys()}
     more = [response.stop] if isinstance(response.stop, str) else response.stop or []
@@ -129,7 +129,7 @@ def called_function(chat: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _grammar_of_call(function: Mapping[str, Any]) -> LlamaGrammar:
-    """The grammar of a function's arguments. If llama_cpp can make none of the schema, it allows any JSON."""
+    """The grammar of a function's arguments. If llama_cpp cannot convert the schema, the grammar allows any JSON."""
     known = schemas_by_grammar({"functions": [function], "function_call": {"name": function["name"]}})
     if known:
         return next(iter(known.values()))
@@ -142,9 +142,10 @@ def _grammar_of_call(function: Mapping[str, Any]) -> LlamaGrammar:
 def for_handler(
     llama: BaseLlama, chat: dict[str, Any], fields: Mapping[str, Any], *, parse_special: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments of a chat and the fields for a handler of llama_cpp's that renders and tokenizes by itself.
+    """A chat's arguments and the template's fields for one of llama_cpp's handlers that render and tokenize themselves.
 
-    Names of special tokens that must stay text get an invisible character, since our marks need our own tokenizing.
+    Names of special tokens that must stay text get an invisible character instead of a mark, because such a handler
+    would not remove a mark.
     """
     known = formatter_for(llama)
     if known is not None:

@@ -1,7 +1,7 @@
 """Keeps what people and tools say in a chat from becoming special tokens.
 
-A chat template writes the names of special tokens, such as ``<|im_end|>``, and they are read as these tokens. In what a
-user says, in a tool's result and in a description such a name is text: else it could end the message and begin another
+A chat template writes the names of special tokens, such as ``<|im_end|>``, and these names are read as tokens. But in a
+user's text, a tool's result or a description such a name must stay text: else it could end the message and begin a new
 one. So a mark is put into these names before the template renders them. Text with a mark is tokenized as plain text.
 """
 
@@ -21,11 +21,11 @@ from specllama.drop_in.lending import lent
 from specllama.drop_in.prompt_tokens import continuation_tokens
 from specllama.engine.model import Model
 
-_MARK = "u" + secrets.token_hex(8)  # no text has it, and filters of templates leave letters and digits as they are
+_MARK = "u" + secrets.token_hex(8)  # random, so that no text has it; filters of templates do not change such letters
 _CUT = "v" + secrets.token_hex(8)
-"""Marks the names that tokenizers read as tokens even in plain text: the text is cut there, and tokenized in parts."""
-_JOINER = "\u2060"  # is not seen and has no width
-_PREFIX = 3  # characters of a name that are looked for first, since there may be thousands of names
+"""The mark in names that tokenizers read as tokens even in plain text: the text is cut there and tokenized in parts."""
+_JOINER = "\u2060"  # an invisible character without width, which is put in place of a mark that nobody would remove
+_PREFIX = 3  # first characters of a name that are searched for at first, since there may be thousands of names
 _DEFINED = llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
 _SPACES = " \t\n\v\f\r"
 
@@ -34,7 +34,7 @@ class _Finder:
     """Finds names in texts.
 
     Args:
-        names: the names. Names of one character are left out: they cannot be divided.
+        names: the names. Names of one character are left out, because no mark can be put into them.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -67,7 +67,7 @@ class _Vocabulary:
     Attributes:
         control: names that are read as tokens only where special tokens are wanted.
         defined: names that are always read as tokens.
-        every: finds all of them.
+        every: finds all these names.
         bare_before, bare_behind: names before and behind which llama.cpp leaves out spaces.
     """
 
@@ -102,10 +102,10 @@ class SpecialNames:
 
     Args:
         llama: the Llama that answers.
-        around: a prompt of the chat template with short messages. The names in it are those around every message.
-        thoughts: the names that mark thoughts and calls. They stay what they are in the assistant's messages.
-        is_removed: whether the marks are removed when the prompt is tokenized. Some of llama_cpp's handlers tokenize by
-            themselves, and other tokenizers read all names. Their prompts keep a character that is not seen.
+        around: a prompt of the chat template with short messages. Names in it are names that stand around messages.
+        thoughts: the names that mark thoughts. In the assistant's messages they get no mark.
+        is_removed: whether the marks are removed when the prompt is tokenized. If not, because one of llama_cpp's
+            handlers or another tokenizer tokenizes the prompt, an invisible character takes the place of a mark.
     """
 
     def __init__(self, llama: BaseLlama, around: str, thoughts: Collection[str], *, is_removed: bool) -> None:
@@ -117,14 +117,14 @@ class SpecialNames:
         self._is_removed = is_removed
 
     def marked_messages(self, messages: Sequence[Any]) -> list[Any]:
-        """Messages with marks in all names."""
+        """The messages with marks in all names."""
         return [
             self._marked(message, self._answer if message.get("role") == "assistant" else self._text)
             for message in messages
         ]
 
     def marked(self, value: Any) -> Any:
-        """Anything else that a template may render, with marks in all names."""
+        """Any other value that a template may render, such as tools, with marks in all names."""
         return self._marked(value, self._text)
 
     def _marked(self, value: Any, finder: _Finder) -> Any:
@@ -143,7 +143,7 @@ class SpecialNames:
             pieces += [text[done : at + 1], mark if self._is_removed else _JOINER]
             done = at + 1
         rest = text[done:]
-        if finder.is_begun(rest):  # what the template writes next may be another part of what a user says
+        if finder.is_begun(rest):  # the template may write another text of the user behind it, which completes the name
             pieces += [rest, _MARK if self._is_removed else _JOINER]
             rest = ""
         return "".join([*pieces, rest]) if pieces else text
@@ -152,8 +152,8 @@ class SpecialNames:
         """The tokens of a prompt with marks, or of its end.
 
         Args:
-            text: the prompt, or what follows a part that was tokenized before.
-            add_bos: put BOS before it, if the model wants one.
+            text: the prompt, or its end behind a part that was tokenized before.
+            add_bos: put BOS before the text, if the model wants one.
             continues: whether a text comes before this one.
         """
         tokens: list[int] = []
@@ -168,15 +168,15 @@ class SpecialNames:
         return tokens
 
     def _parts(self, text: str) -> Iterator[tuple[str, bool]]:
-        """The parts of a prompt, and whether names of special tokens are read as tokens in them.
+        """The parts of a prompt, each with whether names of special tokens are read as tokens in it.
 
-        In a part with marks they are not, because a user or a tool has written such a name there. Parts begin and end
-        at special tokens, where llama.cpp cuts a text, too. So together they have the tokens of the whole text.
+        In a part with marks they are not, because a user or a tool has written the name there. Parts begin and end at
+        special tokens, where llama.cpp cuts a text, too. So the parts together have the tokens of the whole text.
         """
         read, at, before = "", 0, ""
         for start, name in [*self._known.every.found(text), (len(text), "")]:
             if start < at:
-                continue  # within the name before
+                continue  # this name begins within the previous name
             between = text[at:start]
             if _MARK in between or _CUT in between:
                 if read:
@@ -197,5 +197,5 @@ def is_marked(text: str) -> bool:
 
 
 def without_marks(text: str) -> str:
-    """A prompt as the model reads it."""
+    """The prompt without marks, as the model reads it."""
     return text.replace(_MARK, "").replace(_CUT, "")

@@ -45,7 +45,7 @@ def given_fields(chat_template_kwargs: Any, reasoning_effort: Any) -> dict[str, 
 
 
 def may_think(fields: Mapping[str, Any]) -> bool:
-    """Whether the template's fields do not say that the model is to answer without a thought."""
+    """Whether the model may think: False if a field of the template says that it is to answer without a thought."""
     return all(fields.get(name) is not False for name in _THINKING)
 
 

@@ -1,9 +1,10 @@
 """The drop-in: what makes an engine behave like ``llama_cpp.Llama``.
 
-Arguments become requests, tokens become text, and the engine's position becomes ``n_tokens``. This and `specllama.chat`
-are the only Python that knows the class ``llama_cpp.Llama``. How texts are decoded is decided in `specllama.engine`.
+Arguments become requests, tokens become text, and the engine's position becomes ``n_tokens``. This folder and
+`specllama.chat` are the only Python that knows the class ``llama_cpp.Llama``. `specllama.engine` decides how texts are
+decoded.
 
-A `Call` carries what llama_cpp's methods have no argument for, such as the slot to use and a `Watch` to notify.
+A `Call` carries values for which llama_cpp's methods have no argument, such as the slot to use and a `Watch` to notify.
 """
 
 from __future__ import annotations

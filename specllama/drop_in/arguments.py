@@ -51,11 +51,12 @@ _COMPLETION = {
     "logit_bias",
 }
 _NEAR = 0.8  # difflib's measure of similarity: two names that differ in meaning reach up to 0.7
-_LEAST_BEGINNING = 4  # letters: with fewer, a beginning of a name does not hint at that name
+_LEAST_BEGINNING = 4  # letters; a shorter beginning of a known name does not hint at that name
 _signature = functools.cache(inspect.signature)  # inspecting a method takes longer than decoding a token
 _KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION, "idx"}
 _MIROSTATS = (0, 1, 2)
-_PENALTIES = {name: CHAIN[name] for name in ("repeat_penalty", "frequency_penalty", "presence_penalty")}  # off values
+# The penalties, each with the value that switches it off.
+_PENALTIES = {name: CHAIN[name] for name in ("repeat_penalty", "frequency_penalty", "presence_penalty")}
 OURS = {"num_draft_tokens": None, "verify": None, "min_tokens": 0, "prediction": None, **DEFAULTS}
 """Our own arguments of the methods that generate, with their defaults."""
 _OF_OLD_RELEASES = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_norm_eps"}
@@ -100,7 +101,7 @@ def bound(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     """The arguments of a call by name, completed with the method's defaults.
 
     Raises:
-        TypeError: the method cannot be called so, or an argument is of a newer llama-cpp-python and unknown to this
+        TypeError: the arguments do not fit the method, or one is of a newer llama-cpp-python and unknown to this
             release of specllama.
     """
     signature = _signature(method)
@@ -118,7 +119,7 @@ def given_to(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     """The arguments of a call that the caller has given, by name.
 
     Raises:
-        TypeError: the method cannot be called so.
+        TypeError: the arguments do not fit the method.
     """
     return dict(list(_signature(method).bind(None, *args, **kwargs).arguments.items())[1:])
 
@@ -196,7 +197,7 @@ def _check_names(whose: str, kwargs: Mapping[str, Any], known: set[str]) -> None
 
 
 def chain_of(sampling: dict[str, Any]) -> dict[str, Any]:
-    """The sampling parameters that our own sampler chain has."""
+    """Those of the given sampling parameters that our own sampler chain has."""
     return {name: value for name, value in sampling.items() if name in CHAIN}
 
 
@@ -210,7 +211,7 @@ def sampling_of(arguments: dict[str, Any]) -> dict[str, Any]:
     """
     named = {**arguments, "temperature": arguments.get("temperature", arguments.get("temp"))}
     sampling = {name: named[name] for name in SAMPLING if name in named}
-    check_numbers({name: value for name, value in sampling.items() if name != "penalize_nl"})  # which is a flag
+    check_numbers({name: value for name, value in sampling.items() if name != "penalize_nl"})  # penalize_nl is a flag
     if sampling["mirostat_mode"] not in _MIROSTATS:
         raise ValueError(f"mirostat_mode={brief(sampling['mirostat_mode'])} must be 0 (off), 1 or 2")
     for name in ("mirostat_tau", "mirostat_eta"):

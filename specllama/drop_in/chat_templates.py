@@ -18,7 +18,7 @@ OF_FILE = "chat_template.default"
 
 
 class ChatTemplates:
-    """A mixin for subclasses of ``llama_cpp.Llama``, whose constructor fails if it cannot read one of the templates.
+    """A mixin for subclasses of ``llama_cpp.Llama``. llama_cpp's constructor fails if jinja cannot read a template.
 
     Attributes:
         metadata: the file's metadata. While the constructor runs, the templates that cannot be read are left out.
@@ -26,7 +26,7 @@ class ChatTemplates:
 
     _metadata: dict[str, str]
     _unreadable: dict[str, str] | None = None
-    """The reasons why these templates cannot be read, by their names in the metadata; None after the constructor."""
+    """For each template that cannot be read, by its name in the metadata, the reason; None after the constructor."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -48,7 +48,7 @@ class ChatTemplates:
 
     @metadata.setter
     def metadata(self, metadata: dict[str, str]) -> None:
-        if not hasattr(self, "_metadata"):  # set by the constructor, which has cut values at 1,023 bytes
+        if not hasattr(self, "_metadata"):  # llama_cpp's constructor sets metadata whose values it cut at 1,023 bytes
             metadata = metadata_of(self.__dict__["_model"].model)
         self._metadata = metadata
         templates = {name: text for name, text in metadata.items() if name == _NAME or name.startswith(_NAME + ".")}

@@ -1,4 +1,4 @@
-"""llama_cpp's class for a model, with checks: its methods hand their arguments to llama.cpp unseen."""
+"""llama_cpp's class for a model, with checks of arguments, which llama_cpp hands to llama.cpp unchecked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CheckedModel(_internals.LlamaModel):
         """
         if self._lent is None:
             self._lent = lent(self._owner)
-        with self._lent.kept():  # another thread that closes the Llama waits for this
+        with self._lent.kept():  # another thread that closes the Llama waits for the end of this block
             return tokens_of(self._lent, text, add_bos, special)
 
     def detokenize(self, tokens: list[int], special: bool = False) -> bytes:

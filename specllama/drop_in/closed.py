@@ -1,4 +1,4 @@
-"""Closed Llamas: how to tell that a Llama is closed, and what replaces its native objects then."""
+"""Closed Llamas: how to tell that a Llama is closed, and the object that then replaces its native objects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from specllama.engine.model import raise_closed
 
 from .base_class import BaseLlama
 
-# Attributes that hold native memory, or lead to it.
+# A Llama's attributes that hold native memory, or objects that do.
 _NATIVE = ("_model", "_ctx", "_batch", "tokenizer_", "_sampler", "_candidates")
 
 

@@ -35,7 +35,7 @@ from .text import TextAssembler, has_own_tokenizer
 from .view import Call, EngineLlama
 
 _Known = tuple[Origin, float | None, float | None]
-"""What is kept of a token until its text is known: origin, logprob, acceptance_probability."""
+"""The fields of a `Token` that are kept until its text is known: origin, logprob, acceptance_probability."""
 
 
 class Completion:
@@ -43,7 +43,7 @@ class Completion:
 
     Args:
         llama: the Llama that was called.
-        call: what the call asks for besides the method's arguments.
+        call: the options of the call besides the method's arguments.
         arguments: the base method's arguments, by name.
 
     Raises:
@@ -83,8 +83,8 @@ class Completion:
         self._log, self._prompt_log = self._new_log(), self._new_log()
         self._generation = Generation(call.slot, self._request(arguments))
         self._watch = call.watch
-        self._origins: list[Origin] = []  # the origins of the assembler's tokens, where somebody asks
-        self._num_shown = 0  # tokens that the watch has been told of
+        self._origins: list[Origin] = []  # the origins of the assembler's tokens, if a watch or a prediction needs them
+        self._num_shown = 0  # tokens that were reported to the watch
         self._finish_reason = "length"
 
     def _new_log(self) -> LogprobLog | None:
@@ -128,7 +128,7 @@ class Completion:
         if not assembler.num_tokens:
             yield from self._echoed_tokens()
         yield from self._text_tokens(waiting, final=True)
-        # Tokens remain that have no text: parts of an unfinished character, or of a stop string.
+        # The remaining tokens have no text: they are parts of an unfinished character, or of a stop string.
         for token in assembler.tokens[assembler.num_taken :]:
             yield Token(token, "", *waiting.popleft())
         self._save_cached_state()
@@ -174,23 +174,23 @@ class Completion:
                 self._watch.stopped_by = assembler.stopped_by
 
     def _ends_answer(self, token: int) -> bool:
-        """Whether the answer of the chat is over with this token, so that later text would be left out."""
+        """Whether this token ends the answer of the chat, so that later text would be left out."""
         return self._is_over is not None and self._is_over(
             self._model.piece(token, special=token in self._shown_tokens)
         )
 
     def chunks(self) -> Iterator[dict[str, Any]]:
-        """The text in pieces, as a stream has them."""
+        """The response in chunks, as ``stream=True`` returns it."""
         self._load_cached_state()
         for _ in self._generate():
-            # Nothing is sent before the first token: until then an error can still be reported by its own response.
+            # Nothing is sent before the first token, so that a server can answer an error until then by its status.
             if self._assembler.num_tokens == 1:
                 yield from self._echoed_chunk()
             yield from self._text_chunks(final=False)
         if not self._assembler.num_tokens:
             yield from self._echoed_chunk()
         yield from self._text_chunks(final=True)
-        # Tokens remain that have no text: parts of an unfinished character, or of a stop string.
+        # The remaining tokens have no text: they are parts of an unfinished character, or of a stop string.
         first, end = self._assembler.num_taken, self._assembler.num_tokens
         self._show(end)
         yield self._chunk("", self._logprobs(first, end) if first < end else None, self._finish_reason)
@@ -213,7 +213,7 @@ class Completion:
             yield self._chunk(text, self._logprobs(first, first + count), None)
 
     def _show(self, end: int) -> None:
-        """Tell the watch of the tokens before `end`, whose text is handed out now."""
+        """Report the new tokens before `end`, whose text is handed out now, to the watch."""
         if self._watch is not None:
             start, self._num_shown = self._num_shown, end
             self._watch.show(zip(self._assembler.tokens[start:end], self._origins[start:end], strict=True))
@@ -279,7 +279,7 @@ class Completion:
 
     @functools.cached_property
     def _echoed(self) -> Echo:
-        """The prompt as ``echo`` repeats it. If it was given as text, a BOS that was put before it is left out."""
+        """The prompt as ``echo`` repeats it. If the prompt was given as text, a BOS put before it is left out."""
         tokens = token_ids(self._read_tokens, "the prompt", self._model.n_vocab).tolist()
         if isinstance(self._prompt, str):
             place = place_of_prompt(self._llama, self._prompt, self._suffix, len(tokens))
@@ -321,14 +321,14 @@ class Completion:
             return
         of_cache = llama.longest_token_prefix(state.input_ids[: state.n_tokens].tolist(), self._prompt_tokens)
         if of_cache > llama.longest_token_prefix(llama._input_ids.tolist(), self._prompt_tokens):
-            seed = llama._seed  # load_state() sets the saved text's seed, which is not meant for this text
+            seed = llama._seed  # load_state() sets the seed of the saved text, which this text must not get
             # A state in a cache on disk may come from another library. Such a state is ignored.
             with contextlib.suppress(StateError):
                 llama.load_state(state)
             llama._seed = seed
 
     def _save_cached_state(self) -> None:
-        # A cache finds a state by its tokens. Prompts with images are left out, since images have no tokens.
+        # A cache finds a state by its tokens. Images have no tokens, so states of prompts with images are not saved.
         is_found = len(self._read_tokens) == len(self._prompt_tokens)
         if self._llama.cache and is_found and self._call.slot.is_alone and not self._call.is_prompt_only:
             self._llama.cache[self._prompt_tokens + self._assembler.tokens] = self._llama.save_state()
@@ -344,7 +344,7 @@ def _checked_max_tokens(value: Any) -> int:
 
 
 def _checked_logprobs(value: Any, n_vocab: int) -> int | None:
-    """How many alternatives to give for each token, at most all; None for no log-probabilities."""
+    """How many alternatives to give for each token, at most n_vocab; None for no log-probabilities."""
     if value is None or isinstance(value, bool):  # chats give a bool, which llama_cpp takes as a number
         return None if value is None else int(value)
     return min(

@@ -20,9 +20,9 @@ class ContextParams(BaseLlama):
 
     _plan: ContextPlan
     _hidden: Hidden | None = None
-    """The hidden states that the context must show; None for none."""
+    """The hidden states that the context must give out for a head; None for none."""
     _taps: _core.Taps | None = None
-    """Reads these hidden states."""
+    """The object that reads these hidden states."""
 
     def _construct(
         self, path: str, kwargs: dict[str, Any], *, name: str, kernels: str | None, **planned: int
@@ -34,7 +34,7 @@ class ContextParams(BaseLlama):
             kwargs: the arguments of llama_cpp's constructor. Without ``flash_attn``, the plan decides on it.
             name: ``"target"`` or ``"draft"``, for messages.
             kernels: the user's choice of kernels.
-            planned: the numbers of a `ContextPlan`.
+            planned: numbers for the `ContextPlan`, such as ``num_snapshots``.
 
         Returns:
             A digest of the weights; None if the file is damaged.
@@ -52,7 +52,7 @@ class ContextParams(BaseLlama):
 
     @property
     def has_flash_attention(self) -> bool:
-        """Whether attention is computed in one step. This changes the layout of a saved state."""
+        """Whether the context uses flash attention, with which a saved state has another layout."""
         return has_flash_attention(self.context_params)
 
     @property
@@ -70,7 +70,7 @@ class ContextParams(BaseLlama):
     def context_params(self) -> Any:
         """The parameters of the context."""
         params = self.__dict__["_context_params"]
-        if "_ctx" not in self.__dict__:  # the constructor sets some of them, and then makes the context
+        if "_ctx" not in self.__dict__:  # llama_cpp's constructor still sets parameters: the context is not made yet
             model = self.__dict__.get("_model")
             self._plan.fill(params, None if model is None else model.model)
         return params

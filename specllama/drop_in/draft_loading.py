@@ -27,12 +27,12 @@ class _LoadedDraft(ContextParams, ChatTemplates, BaseLlama):
     """A draft that was loaded from its path.
 
     Args:
-        model_path: its file.
+        model_path: the draft's file.
         kernels: the user's choice of kernels.
         kwargs: the arguments of llama_cpp's constructor.
     """
 
-    _stack = contextlib.ExitStack()  # what the destructor closes if the constructor has failed early
+    _stack = contextlib.ExitStack()  # the destructor closes this empty stack if the constructor has failed early
 
     def __init__(self, model_path: str, kernels: str | None = None, **kwargs: Any) -> None:
         self._construct(model_path, kwargs, name="draft", kernels=checked_kernels(kernels))
@@ -46,7 +46,7 @@ class DraftLoader:
     """Loads the drafts of one Llama, as an ``engine.drafts.draft.Loader``.
 
     Args:
-        target: the Llama that they draft for.
+        target: the Llama that the drafts draft for.
         settings: the arguments of the target's constructor, some of which a draft takes over.
     """
 

@@ -23,7 +23,7 @@ def as_inputs(given: Any) -> tuple[list[Any], bool]:
         The list, and whether `given` was a single text.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: `given` is none of these.
     """
     inputs = _plain(given)
     if isinstance(inputs, str) or _is_tokens(inputs):
@@ -89,11 +89,11 @@ def embeddings(llama: Tokenizing, batch: Sequence[list[int]], normalize: bool) -
     Args:
         llama: the Llama that embeds.
         batch: the tokens of each input.
-        normalize: whether to scale each vector to length 1. Scores stay as they are: their length means nothing.
+        normalize: whether to scale each vector to length 1. Scores of a model that ranks are never scaled.
 
     Returns:
         For each input a vector [n_embd], or without pooling a list of one vector for each token. A model that ranks
-        gives [number of scores] instead.
+        (pooling type RANK) gives a list of scores instead.
 
     Raises:
         RuntimeError: llama.cpp cannot decode the batch, or gives no embeddings, or none of finite numbers.
@@ -125,7 +125,7 @@ def embeddings(llama: Tokenizing, batch: Sequence[list[int]], normalize: bool) -
 
 
 def _num_scores(llama: Tokenizing) -> int:
-    """How many scores a model that ranks gives for an input."""
+    """How many scores a model that ranks gives for each input."""
     count = getattr(llama_cpp, "llama_model_n_cls_out", None)
     return 1 if count is None else max(1, int(count(llama._model.model)))
 

@@ -16,7 +16,7 @@ from .chat_templates import OF_FILE
 from .lending import lent
 from .parts import other_parts, text_of
 
-_STACK = 2 << 20  # bytes that tokenizing a text may take; most threads have a stack of 8 MiB
+_STACK = 2 << 20  # bytes of the stack that tokenizing a text may take; most threads have a stack of 8 MiB
 
 
 def reads_images(llama: BaseLlama) -> bool:
@@ -25,12 +25,12 @@ def reads_images(llama: BaseLlama) -> bool:
 
 
 def handler_for_text(llama: BaseLlama) -> Any:
-    """The handler for chats without images, where llama_cpp's handler for images has the same chat template.
+    """The handler to use for chats without images, if llama_cpp's handler for images has the same chat template.
 
-    The handler for images reads every chat from its beginning, and no other text can be under way meanwhile.
+    The handler for images decodes every chat from its beginning, and no other text can be under way meanwhile.
 
     Returns:
-        The handler of the file's chat template. None if the Llama reads no images, or by another template.
+        The handler of the file's chat template. None if the Llama reads no images, or reads them by another template.
     """
     if type(llama.chat_handler) is not getattr(llama_chat_format, "MTMDChatHandler", None):
         return None
@@ -93,7 +93,7 @@ def give_image_handler(llama: BaseLlama, path: str | os.PathLike[str]) -> None:
     handler = make(clip_model_path=name, verbose=False)
     try:
         with captured_errors() as errors:
-            handler._init_mtmd_context(llama)  # now, and not at the first chat
+            handler._init_mtmd_context(llama)  # loads the file now; else an error would come at the first chat
     except ValueError as error:
         why = " ".join((errors[0] if errors else str(error)).split())
         raise ValueError(

@@ -41,9 +41,9 @@ def lent(
     Args:
         llama: the owner. It frees the weights and the context when it is closed or collected.
         name: ``"target"`` or ``"draft"``, for messages. Only the first call's name counts.
-        kernels: how our kernels treat its weights; None if llama_cpp has opened it.
-        hidden: the hidden states that its contexts show; None for none.
-        taps: reads the hidden states of its own context.
+        kernels: how our kernels treat the Llama's weights; None if llama_cpp has opened the Llama.
+        hidden: the hidden states that the Llama's contexts give out for a head; None for none.
+        taps: the object that reads the hidden states of the Llama's own context.
 
     Raises:
         ClosedError: the Llama is closed.
@@ -55,7 +55,7 @@ def lent(
         stack: Any = llama._stack
         if not isinstance(stack, _Lent):
             stack = _Lent(_made(llama, name, kernels, hidden, taps), stack)
-            # From this step on the Llama closes as its model does. Ctrl-C before it has changed nothing.
+            # From here on, closing the Llama closes the lent model. Ctrl-C before this line leaves the Llama unchanged.
             cast(Any, llama)._stack = stack
         return cast(Model, stack.model)
 
@@ -104,16 +104,16 @@ class _Lent:
     """Closes a Llama that lends its model, in place of llama_cpp's own closing stack.
 
     Args:
-        model: what it lends.
-        stack: llama_cpp's closing stack, which the model closes.
+        model: the model that the Llama lends.
+        stack: llama_cpp's closing stack. The model closes it when the model is closed.
     """
 
     def __init__(self, model: Model, stack: contextlib.ExitStack) -> None:
         self.model = model
-        self.callback = stack.callback  # llama_cpp's image handlers register here what they free
+        self.callback = stack.callback  # llama_cpp's image handlers register here the functions that free their memory
 
     def close(self) -> None:
-        """Free the model's context, then the rest when nobody uses the weights any more.
+        """Free the model's context, then all else that the Llama has when nobody uses the weights any more.
 
         Raises:
             BusyError: the model is in use. Then the Llama stays open.
@@ -126,26 +126,30 @@ class _Rest:
 
     Args:
         stack: llama_cpp's closing stack.
-        parts: objects that are on the stack, too. If Ctrl-C interrupts the stack, it may lose them and not free them.
+        parts: objects that are on the stack, too. They are closed once more after the stack, because a stack that
+            Ctrl-C interrupts may not have freed them.
     """
 
     def __init__(self, stack: Closable, *parts: Closable) -> None:
         self._parts = stack, *parts
 
     def close(self) -> None:
-        """Free it."""
+        """Free the weights and all else."""
         for part in self._parts:
             part.close()
 
 
 def _freed_once(holder: Any, name: str, free: Any, *before: Closable) -> _Handle:
-    """Have one of llama_cpp's objects free what it holds only once, wherever Ctrl-C comes. Returns what frees it.
+    """Have one of llama_cpp's objects free its native memory exactly once, wherever Ctrl-C comes.
 
     Args:
         holder: llama_cpp's object.
-        name: the attribute of `holder` that has what is freed.
-        free: frees it.
-        before: what is freed before it.
+        name: the attribute of `holder` that has the pointer to free.
+        free: the function of llama.cpp that frees this pointer.
+        before: objects to close before.
+
+    Returns:
+        The object that frees the memory. It replaces the closing stack of `holder`.
     """
     if not isinstance(holder._exit_stack, _Handle):
         holder._exit_stack = _Handle(holder, name, free, before)
@@ -161,10 +165,10 @@ class _Handle:
         self._before = before
         self._once = Once(free, [getattr(holder, name)])
         self._stack = contextlib.ExitStack()
-        self.callback = self._stack.callback  # a further context over the weights closes itself before them
+        self.callback = self._stack.callback  # a further context over the weights registers here, to be freed first
 
     def close(self) -> None:
-        """Free it. llama_cpp's object then holds None, as after its own ``close``."""
+        """Free the memory. The attribute of llama_cpp's object is None afterwards, as after its own ``close``."""
         for part in (*self._before, self._stack):
             part.close()
         setattr(self._holder, self._name, None)

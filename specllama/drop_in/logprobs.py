@@ -15,7 +15,7 @@ from specllama.engine.listener import Listener
 
 from .text import Pieces
 
-_HALF = "bytes:"  # OpenAI's prefix for a token that is part of a character; the bytes follow
+_HALF = "bytes:"  # OpenAI's prefix for the name of a token that is part of a character; the token's bytes follow
 
 
 def prompt_logprobs(
@@ -26,7 +26,7 @@ def prompt_logprobs(
     Args:
         engine: the engine, whose ``slot`` must be free.
         tokens: the prompt.
-        num_top: how many alternatives to give for each token; None for none.
+        num_top: how many alternatives to give for each token; None for no alternatives.
         listener: is notified between chunks of the prompt.
 
     Returns:
@@ -41,13 +41,13 @@ def prompt_logprobs(
 class LogprobLog:
     """Collects log-probabilities, and renders them in OpenAI's form.
 
-    A token is called by its text, a special token by its name, and a part of a character by its bytes, as in OpenAI's
-    API.
+    As in OpenAI's API, the label of a token is its text, that of a special token its name, and that of a part of a
+    character its bytes.
 
     Args:
         pieces: gives the bytes of tokens.
         num_top: how many alternatives to give for each token.
-        token_bytes: a dict to fill: for the text that a token is called by, the bytes that it adds to a text.
+        token_bytes: a dict to fill: for each label, the bytes that the token adds to a text.
 
     Raises:
         ValueError: `num_top` is negative.
@@ -61,7 +61,7 @@ class LogprobLog:
         self._pieces = pieces
         self._num_top = num_top
         self._token_bytes = token_bytes
-        self._known: dict[int, str] = {}  # the texts of tokens seen before
+        self._known: dict[int, str] = {}  # the labels of tokens seen before
         self._texts: list[str] = []
         self._entries: list[_core.TokenLogprob | None] = []
 
@@ -84,7 +84,7 @@ class LogprobLog:
         return None if entry is None else entry.logprob
 
     def entries(self, first: int, end: int, offsets: list[int]) -> dict[str, Any]:
-        """Tokens `first` to `end` - 1 in OpenAI's form. `offsets` are their places in the text, in characters."""
+        """Tokens `first` to `end` - 1 in OpenAI's form. `offsets` are the tokens' places in the text, in characters."""
         texts, entries = self._texts[first:end], self._entries[first:end]
         return {
             "tokens": texts,
@@ -102,7 +102,7 @@ class LogprobLog:
     def _top(self, entry: _core.TokenLogprob, text: str) -> dict[str, float]:
         top: dict[str, float] = {}
         for token, value in entry.top.items():
-            top.setdefault(self._text(token), value)  # the most probable of the tokens with this text comes first
+            top.setdefault(self._text(token), value)  # of tokens with the same label, the most probable comes first
         top[text] = entry.logprob
         return top
 
@@ -131,7 +131,7 @@ def _named(data: bytes) -> str:
 
 
 def bytes_named(text: str) -> bytes:
-    """The bytes of a token, from the text that it is called by in log-probabilities."""
+    """The bytes of a token, from its label in log-probabilities (see `LogprobLog`)."""
     if not text.startswith(_HALF):
         return text.encode("utf-8", "replace")
     parts = text.removeprefix(_HALF).split("\\x")[1:]
@@ -142,7 +142,7 @@ def add_bytes(answer: Any, token_bytes: dict[str, bytes]) -> None:
     """Add the bytes of tokens to the log-probabilities of a chat's answer. llama_cpp leaves them out.
 
     Args:
-        answer: the response of a chat, or a chunk of it. That of a user's own handler may be anything.
+        answer: the response of a chat, or a chunk of one. A user's own chat handler may return anything.
         token_bytes: the dict that a `LogprobLog` has filled for this answer.
     """
     for choice in answer.get("choices", ()) if isinstance(answer, dict) else ():

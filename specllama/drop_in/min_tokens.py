@@ -20,8 +20,8 @@ def checked_min_tokens(value: Any) -> int:
     """Check the least number of tokens.
 
     Raises:
-        TypeError: it is no int.
-        ValueError: it is negative.
+        TypeError: the number is no int.
+        ValueError: the number is negative.
     """
     count = checked_index("min_tokens", value, "an int: how many tokens the text has at least")
     if count < 0:
@@ -40,10 +40,10 @@ class MinTokens:
     def __init__(self, model: Model, count: int) -> None:
         self._ends = model.once(end_tokens)
         self._count = count
-        self._prompt_size: int | None = None  # set by the call for the first token
+        self._prompt_size: int | None = None  # in tokens; set when the first token is sampled
 
     def __call__(self, input_ids: npt.NDArray[np.intc], scores: _Scores) -> _Scores:
-        """Return the scores [n_vocab] of the next token, without those of end tokens if the text is too short."""
+        """Return the scores [n_vocab] of the next token. If the text is too short, those of end tokens are -inf."""
         if self._prompt_size is None:
             self._prompt_size = len(input_ids)
         if len(input_ids) - self._prompt_size < self._count:

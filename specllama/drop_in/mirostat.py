@@ -58,7 +58,7 @@ def chooser_of(
 
 
 class _Seeded:
-    """A stand-in for a Llama, with another seed and window. The Llama itself must not change: other threads use it."""
+    """A stand-in for a Llama with another seed and ``last_n_tokens_size``. Other threads use the Llama itself."""
 
     def __init__(self, llama: BaseLlama, seed: int, penalty_last_n: int) -> None:
         self._llama = llama
@@ -72,13 +72,13 @@ class _Seeded:
 class LlamaCppSampler:
     """llama.cpp's own sampler chain, as ``llama_cpp.Llama`` makes it, for one generation.
 
-    The chain does not get the grammar. If all tokens are ruled out, the chain takes one of them anyway, and then
-    llama.cpp's grammar would end the process.
+    The chain does not get the grammar, whose mask is applied to the scores before. If no token is allowed, the chain
+    takes a forbidden one, and llama.cpp's grammar would then end the process.
 
     Args:
         llama: the Llama whose context has the logits.
         sampling: the numeric arguments of ``llama_cpp.Llama._init_sampler``.
-        seeded: the Llama, or a stand-in that has the seed and the window of the penalties.
+        seeded: the Llama, or a stand-in that has the seed and the number of last tokens that the penalties see.
         logit_bias: for each token id, the number that is added to its logit.
         constraint: the grammar of the text, or None.
 
@@ -142,9 +142,9 @@ class LlamaCppSampler:
             self._raised = None
 
     def _heard(self, input_ids: npt.NDArray[np.intc], scores: _Scores) -> _Scores:
-        """The scores to sample from.
+        """The scores to sample from. llama.cpp's sampler calls this by ctypes, which would only print an exception.
 
-        An exception is kept for `sample`: ctypes calls this method, and would only print it.
+        So an exception is kept for `sample` to raise.
         """
         try:
             return self._processed(input_ids, scores.copy())

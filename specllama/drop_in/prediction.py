@@ -14,7 +14,7 @@ from .prompt_tokens import continuation_tokens
 from .view import Call, EngineLlama
 
 _FORM = '{"type": "content", "content": TEXT}'
-_LINK = 8  # tokens of the prompt that are put before the prediction, so that its beginning is found
+_LINK = 8  # last tokens of the prompt that are put before the prediction, so that lookup finds its first token
 
 
 def checked_prediction(given: Any) -> str | None:
@@ -24,7 +24,7 @@ def checked_prediction(given: Any) -> str | None:
         given: a text, or OpenAI's object, whose content is a text or a list of parts.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: `given` is neither.
     """
     if given is None or isinstance(given, str):
         return given or None
@@ -73,8 +73,8 @@ def prediction_usage(stats: Stats, accepted: int) -> dict[str, Any]:
 
     Args:
         stats: the statistics of the completion.
-        accepted: how many tokens of the completion were looked up. If it ends within a draft, the target has accepted
-            more.
+        accepted: how many tokens of the completion were looked up. The target has accepted more if the completion ends
+            within a draft.
     """
     found = stats.per_drafter.get("lookup", DrafterStats())
     counts = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": found.num_draft_tokens - accepted}

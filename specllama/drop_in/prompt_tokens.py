@@ -20,8 +20,8 @@ def checked_prompt(prompt: Any) -> str | list[int]:
         The text, or a list of tokens.
 
     Raises:
-        TypeError: it is neither a text nor a sequence of tokens. Bytes are refused, although they are a sequence of
-            ints.
+        TypeError: the prompt is neither a text nor a sequence of tokens. Bytes are refused, although they are a
+            sequence of ints.
     """
     if isinstance(prompt, str):
         return prompt
@@ -64,7 +64,8 @@ def place_of_prompt(llama: BaseLlama, prompt: str, suffix: str | None, count: in
     if suffix is None or _fim_tokens(llama, suffix) is None:
         return slice(start, count)
     size = len(_plain(llama, prompt))
-    start = count - 1 - size if llama.spm_infill else start + 1  # one token is before the gap, or before the prefix
+    # With spm_infill the text comes last, before the FIM-middle token; else it follows the FIM-prefix token.
+    start = count - 1 - size if llama.spm_infill else start + 1
     return slice(start, start + size)
 
 
@@ -94,7 +95,7 @@ def leading_tokens(llama: BaseLlama) -> list[int]:
 
 
 def _fim_tokens(llama: BaseLlama, suffix: Any) -> tuple[int, int, int] | None:
-    """The model's special tokens before the prefix, the suffix, and the text between; None if it has none.
+    """The model's special tokens before the prefix, the suffix, and the text between; None if it has no such tokens.
 
     Raises:
         TypeError: the suffix is no text.
@@ -138,7 +139,8 @@ def infill_tokens(
         prompt: the text before the gap, or its tokens.
         suffix: the text after the gap.
         extra: the names and the texts of other files, the most relevant one last.
-        most: the most tokens in the prompt. To reach it, the beginning of the other files is left out.
+        most: the most tokens in the prompt. If there are more, the beginning of the other files is left out. None: no
+            limit.
 
     Raises:
         ValueError: the model cannot fill gaps.

@@ -22,9 +22,10 @@ from .view import Call, EngineLlama, call_on
 
 
 def call_of(llama: EngineLlama, kwargs: dict[str, Any], num_draft_tokens: Any = None, verify: Any = None) -> Call:
-    """What a call asks for. Arguments that llama_cpp's methods do not have are removed from `kwargs`.
+    """Make the `Call` of a method from our own arguments, which are removed from `kwargs`.
 
-    Our own code passes a ``call``. A chat handler of llama_cpp's cannot, so its view holds the call.
+    Our own code passes a ``call`` among them. A chat handler of llama_cpp's cannot pass one, so it is given a `View` of
+    the Llama, which holds the call.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -52,7 +53,7 @@ def request_of(
 
     Args:
         llama: the Llama that was called.
-        call: what the call asks for besides the method's arguments.
+        call: the options of the call besides the method's arguments.
         arguments: the method's arguments, by name.
         seed: the seed, and whether the user chose it.
         logit_bias: for each token id, the number that is added to its logit.
@@ -99,7 +100,7 @@ def request_of(
 
 
 def constraint_of(grammar: Any) -> Constraint | None:
-    """The engine's constraint for a grammar of the drop-in, which may also be such a constraint of a chat's.
+    """The engine's constraint for the argument ``grammar``. Our chats pass a constraint of the engine's already.
 
     Raises:
         TypeError: the grammar is neither None nor a LlamaGrammar.

@@ -23,7 +23,7 @@ def sampled(llama: EngineLlama, arguments: dict[str, Any]) -> int:
 
     Raises:
         TypeError: an argument has the wrong type.
-        ValueError: there are no such logits, a number is out of range, or the grammar cannot be parsed.
+        ValueError: the context has no logits at ``idx``, a number is out of range, or the grammar cannot be parsed.
         RuntimeError: no token is allowed.
     """
     sampling, row = sampling_of(arguments), _row(llama, arguments["idx"])

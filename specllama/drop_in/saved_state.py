@@ -1,4 +1,4 @@
-"""Saved states. These checks refuse damaged states and those of other models or settings, as llama.cpp does not."""
+"""Saved states, with checks that llama.cpp lacks: damaged states and those of other models or settings are refused."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from specllama.models.weights_digest import Digest, digest_of_file
 
 from .base_class import BaseLlama
 
-_MARK = "specllama_origin"  # an attribute of the states that specllama saves; those of llama_cpp do not have it
+_MARK = "specllama_origin"  # an attribute that the states saved by specllama have, and states of llama_cpp have not
 _SETTINGS = (
     *("rope_scaling_type", "rope_freq_base", "rope_freq_scale", "type_k", "type_v"),
     *("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_orig_ctx"),
 )
-"""The parameters of a context that keys and values depend on.
+"""The parameters of a context on which the keys and values in its cache depend.
 
 ``n_rs_seq`` is not among them, because only the last recurrent state is saved.
 """
@@ -39,15 +39,15 @@ class StateError(ValueError, RuntimeError):
 
 
 def origin_of(llama: BaseLlama, settings: Settings, weights: Digest | None) -> dict[str, Any]:
-    """What the states of an open Llama are computed with, as values that can be pickled.
+    """The weights, library and settings that the states of an open Llama are computed with, as picklable values.
 
-    Control vectors are missing, and so are adapters that were added by llama_cpp's low-level functions: llama.cpp does
-    not tell of them.
+    Control vectors are missing, and so are adapters that were added by llama_cpp's low-level functions: llama.cpp has
+    no function that lists them.
 
     Args:
         llama: the Llama.
         settings: the settings that it was opened with.
-        weights: identifies the weights in its file; None if that is unknown.
+        weights: the digest of the weights in the Llama's file; None if it is unknown.
     """
     params = settings.context_params
     chosen = {name: getattr(params, name) for name in _SETTINGS if hasattr(params, name)}
@@ -92,7 +92,7 @@ def marked(origin: Mapping[str, Any], state: llama_cpp.LlamaState) -> llama_cpp.
 
 
 def fitted(llama: BaseLlama, current: Mapping[str, Any], state: Any) -> llama_cpp.LlamaState:
-    """Check a saved state, and fit it to a Llama, which may have another context size.
+    """Check a saved state, and fit it to a Llama, whose context may have another size than that of the saving one.
 
     Args:
         llama: the Llama that loads the state.
@@ -100,8 +100,8 @@ def fitted(llama: BaseLlama, current: Mapping[str, Any], state: Any) -> llama_cp
         state: the state.
 
     Raises:
-        StateError: the state is too long or damaged, or was computed with something else.
-        TypeError: it is no state.
+        StateError: the state is too long or damaged, or was computed with other weights, settings or library.
+        TypeError: `state` is no state.
     """
     if not isinstance(state, llama_cpp.LlamaState):
         raise TypeError(f"state={state!r:.100} must be a llama_cpp.LlamaState: take one from save_state()")
@@ -136,7 +136,7 @@ def fitted(llama: BaseLlama, current: Mapping[str, Any], state: Any) -> llama_cp
 def _require_same(origin: Mapping[str, Any], current: Mapping[str, Any]) -> None:
     """Check that a state was computed with the weights and settings of a Llama.
 
-    States of early releases record less. What they lack is not compared.
+    States of early releases of specllama record fewer of these. Only those that a state records are compared.
 
     Raises:
         StateError: something differs.
@@ -145,7 +145,7 @@ def _require_same(origin: Mapping[str, Any], current: Mapping[str, Any]) -> None
         raise StateError(
             f"the state is of the model {origin['model']}, and this Llama has {current['model']}: load the first model"
         )
-    # llama.cpp does not check versions: it would read the bytes as if they had its own layout.
+    # llama.cpp does not check versions: it would read another version's bytes as if they had its own layout.
     if origin["library"] != current["library"]:
         raise StateError(
             f"the state was saved by {origin['library']}, and this is {current['library']}: load it with the library "
@@ -184,7 +184,7 @@ def _adapter(origin: Mapping[str, Any]) -> str:
 def _known(ids: npt.NDArray[Any], n_vocab: int) -> npt.NDArray[np.int32]:
     """The tokens of a state, checked.
 
-    Numbers of images are replaced by new ones, which no image of this process has.
+    The ids that stand for images are replaced by new ones, which no other image of this process has.
     """
     is_embedding = ids <= FIRST_EMBEDDING
     known = token_ids(np.where(is_embedding, 0, ids), "the state's tokens", n_vocab)
@@ -196,7 +196,7 @@ def require_loaded(llama: BaseLlama, n_tokens: int) -> None:
     """Check that llama.cpp has loaded all tokens of a state.
 
     Raises:
-        StateError: its memory holds fewer.
+        StateError: the context's memory holds fewer tokens.
     """
     memory = llama_cpp.llama_get_memory(llama._ctx.ctx)
     held = llama_cpp.llama_memory_seq_pos_max(memory, 0) + 1

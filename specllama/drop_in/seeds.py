@@ -22,7 +22,7 @@ def seed_for_generate(llama: BaseLlama) -> tuple[int, bool]:
 def seed_for_completion(llama: BaseLlama, seed: int | None) -> tuple[int, bool]:
     """The seed of a completion, and whether the user chose it.
 
-    As in the base class, each call without one has a new seed.
+    As in the base class, each call without a seed gets a new one: random, or derived from the Llama's own seed.
 
     Raises:
         TypeError, ValueError: `seed` is no seed.

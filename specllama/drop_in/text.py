@@ -1,4 +1,4 @@
-"""Makes text of tokens, one token at a time. Characters may have several tokens, and stop strings must not be shown."""
+"""Makes text of tokens, one by one. A character may take several tokens, and stop strings must not be shown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Pieces(Protocol):
         """The token that texts begin with."""
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of a token. A special token has its name if `special` is true, and none otherwise."""
+        """The bytes of a token. Those of a special token are its name if `special` is true, else there are none."""
 
 
 def has_own_tokenizer(llama: BaseLlama) -> bool:
@@ -43,7 +43,7 @@ class StopString:
     It is the automaton of Knuth, Morris, Pratt, "Fast Pattern Matching in Strings", SIAM J. Comput. 6 (1977).
 
     Attributes:
-        num_matched: how many bytes at the end of the text are a beginning of the string. They may not be shown yet.
+        num_matched: how many bytes at the end of the text are a beginning of the string. They must not be shown yet.
     """
 
     def __init__(self, stop: bytes) -> None:
@@ -52,7 +52,7 @@ class StopString:
         self.num_matched = 0
 
     def __len__(self) -> int:
-        """The length in bytes."""
+        """The length of the stop string in bytes."""
         return len(self._stop)
 
     def find_end(self, piece: bytes) -> int:
@@ -88,10 +88,10 @@ def _shorter_matches(stop: bytes) -> list[int]:
 class _NamedText:
     """Finds stop strings that contain names of special tokens. These names are not shown in the text.
 
-    A special token can only match as a whole, since a part of its name means nothing.
+    The name of a special token can only match as a whole: a part of the name is no text.
 
     Args:
-        stops: the states of the stop strings after the text before the first special token.
+        stops: the stop strings, each in its state at the end of the text before the first special token.
         size: the length of that text in bytes.
     """
 
@@ -101,9 +101,10 @@ class _NamedText:
         self._names: list[tuple[int, int]] = []  # for each name, the size of the text before it, and its own length
 
     def add(self, piece: bytes, name: bytes) -> list[tuple[int, int]]:
-        """Append a token: its text, or its name. Returns (place, number) for each stop string that is complete now.
+        """Append a token: its text, or its name if it is special. Finds the stop strings that are complete now.
 
-        The place is where the stop string begins, in the text without names.
+        Returns:
+            For each such stop string (place, number): where it begins in the text without names, and its index.
         """
         if name:
             self._names.append((self._size, len(name)))
@@ -125,7 +126,7 @@ class _NamedText:
         return max([self._shown_of(stop.num_matched)[0] for stop in self._stops])
 
     def _shown_of(self, count: int) -> tuple[int, bool]:
-        """How many of the last `count` bytes are no names, and whether they do not begin in the middle of a name."""
+        """How many of the last `count` bytes are no names; and False if these bytes begin in the middle of a name."""
         at, shown = self._size, 0
         for before, length in reversed(self._names):
             if count <= at - before:
@@ -146,14 +147,14 @@ class TextAssembler:
     Args:
         pieces: gives the bytes of tokens.
         stops: the stop strings. The text ends before the first one. They may contain names of special tokens.
-        at_start: whether there is no text before these tokens. As in the base class, a leading space is left out then.
-        whole: detokenizes all tokens with another tokenizer; None for llama.cpp's own.
+        at_start: whether there is no text before these tokens. Then a leading space is left out, as in the base class.
+        whole: a function that detokenizes all tokens with another tokenizer; None for llama.cpp's own.
         shown_tokens: the special tokens whose names are in the text. Other special tokens show nothing.
 
     Attributes:
         tokens: the tokens so far.
         offsets: for each token, how many characters come before it.
-        stopped_by: the stop string that was complete first; None if there is none yet.
+        stopped_by: the stop string that ended the text; None if none has yet.
         num_taken: the number of tokens whose text `take` has yielded.
     """
 
@@ -184,7 +185,7 @@ class TextAssembler:
         self._num_chars = 0
         self.offsets: list[int] = []
         self.num_taken = 0
-        self._taken = 0  # bytes that `take` has given
+        self._taken = 0  # bytes whose text `take` has yielded
 
     @property
     def num_tokens(self) -> int:
@@ -192,7 +193,7 @@ class TextAssembler:
         return len(self.tokens)
 
     def add(self, token: int) -> bool:
-        """Append a token. Returns True if a stop string is complete, before which the text ends."""
+        """Append a token. Returns True if a stop string is complete: the text ends before that stop string."""
         self.tokens.append(token)
         piece = self._piece(token) if self._whole is None else self._end_of(self._whole(self.tokens))
         before = len(self._bytes)
@@ -217,8 +218,8 @@ class TextAssembler:
     def take(self, final: bool) -> Iterator[tuple[str, int, int]]:
         """Take the pieces of text that can be shown now.
 
-        What may be the beginning of a stop string or of a character is held back, unless `final` says that no token
-        follows.
+        Bytes that may be the beginning of a stop string or of a character are held back, unless `final` says that no
+        token follows.
 
         Yields:
             The text, the index of its first token, and the number of its tokens.
@@ -255,7 +256,7 @@ class TextAssembler:
         return self._named.add(piece, name)
 
     def _end_of(self, whole: bytes) -> bytes:
-        """The bytes that the last token adds. If this token has changed the text before it, all bytes are new."""
+        """The bytes that the last token adds to a text; all bytes, if this token has changed the text before it."""
         if whole.startswith(self._bytes):
             return whole[len(self._bytes) :]
         self._bytes.clear()

@@ -20,7 +20,7 @@ from .text import has_own_tokenizer, text_of
 class Tokenizing(BaseLlama):
     """A subclass of ``llama_cpp.Llama`` whose tokenizing methods may be called by any thread.
 
-    Closing the Llama waits until no thread is in one of them.
+    Closing the Llama waits until no thread runs one of these methods.
 
     Attributes:
         tokenizing: counts the threads in these methods. It must be set before the base class's constructor runs.
@@ -71,13 +71,13 @@ class Tokenizing(BaseLlama):
 
         Args:
             tokens: the tokens.
-            name: what a message calls them.
+            name: the name of the tokens in error messages.
 
         Returns:
             The tokens as a list of ints.
 
         Raises:
-            TypeError: it is no sequence of ints.
+            TypeError: `tokens` is no sequence of ints.
             ValueError: a token is not in the vocabulary.
         """
         most = self._n_vocab
@@ -92,7 +92,7 @@ class Tokenizing(BaseLlama):
 
 
 class _Tokenizer(LlamaTokenizer):
-    """The model's own tokenizer, even if the Llama has another one. Any thread may use it, as the Llama's methods."""
+    """The model's own tokenizer, even if the Llama uses another one. Any thread may use it at any time."""
 
     def __init__(self, llama: Tokenizing) -> None:
         self._llama = llama

@@ -1,4 +1,4 @@
-"""A call: what it asks for besides llama_cpp's arguments, and how that passes through llama_cpp's chat handlers."""
+"""A `Call`: the options of a call that llama_cpp has no arguments for. A `View` takes them past its chat handlers."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ _Item = TypeVar("_Item")
 
 
 class ChatReader(Protocol):
-    """What a chat makes of a completion: ``specllama.chat.answers.ChatAnswer``.
+    """Turns a completion into a chat's answer: ``specllama.chat.answers.ChatAnswer`` does.
 
     Attributes:
-        shown_tokens: the special tokens whose names are in the text that is read.
-        token_bytes: is filled with the bytes of tokens, by their texts in log-probabilities.
+        shown_tokens: the special tokens whose names are shown in the text that the chat reads.
+        token_bytes: a dict that the completion fills: the bytes of tokens, by their labels in log-probabilities.
     """
 
     shown_tokens: frozenset[int]
     token_bytes: dict[str, bytes]
 
     def completed_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a completion that a chat handler asks for, with those that it has not passed on."""
+        """The arguments that a chat handler gives ``create_completion``, and those that it was given but dropped."""
 
     def begins_behind(self, model: Model, prompt: Sequence[int], grammar: Any) -> Any:
-        """Look at the prompt. Returns the grammar of the answer."""
+        """Note whether the prompt's end has begun a thought. Returns the grammar of the answer, or None."""
 
     def completed(self, reason: str) -> None:
         """A completion has ended for this reason: ``stop`` or ``length``."""
 
     def follow(self) -> Callable[[bytes], bool] | None:
-        """A function that is given each piece of the text and returns whether it ends the answer; None if none can."""
+        """A function that gets each piece of text and returns whether the answer is over; None if no text ends it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What one call of a Llama's generating methods asks for: their argument ``call``. `call_on` makes one.
+    """Options of one call of a Llama's generating methods: their internal argument ``call``. `call_on` makes one.
 
     Attributes:
-        slot: the slot that decodes its texts.
+        slot: the slot that decodes the call's texts.
         options: how to speculate.
-        watch: is told of its texts, and can stop them.
+        watch: is told of the call's texts, and can stop them.
         is_prompt_only: nothing is to be generated. (In llama_cpp, ``max_tokens=0`` means no limit.)
         penalty_last_n: how many of the last tokens the penalties see; None for the Llama's ``last_n_tokens_size``.
         knows_what_is_ignored: the user was told already which arguments have no effect.
         min_tokens: the least number of tokens in each text.
-        prediction: the text that is expected.
+        prediction: the text that the caller expects, in which drafts are looked up; None for none.
         chat: reads the answer of a chat; None outside of chats.
         prompt_tokens: the prompt's tokens, if they are known already.
     """
@@ -79,7 +79,7 @@ class Call:
 
 
 class EngineLlama(BaseLlama):
-    """A ``llama_cpp.Llama`` over an engine, with the attributes that this folder needs.
+    """A ``llama_cpp.Llama`` over an engine, with the attributes that `drop_in` needs: the base of `specllama.Llama`.
 
     Attributes:
         engine: the engine that generates.
@@ -91,14 +91,14 @@ class EngineLlama(BaseLlama):
 
     @property
     def _call(self) -> Call:
-        """The call of a method that was given none."""
+        """The `Call` of a method that was not given one."""
         return Call(self.engine.slot, self.engine.account.options)
 
 
 class View:
-    """A stand-in for a Llama in one of llama_cpp's chat handlers.
+    """A stand-in for a Llama that is given to one of llama_cpp's chat handlers.
 
-    It carries a ``call``, which a handler cannot pass on.
+    It carries the ``call``, because the handler cannot pass a ``call`` on to the Llama's methods.
 
     All methods and attributes are the Llama's. The methods run with the view as ``self``.
     """
@@ -130,12 +130,12 @@ class View:
 
 
 def llama_of(given: Any) -> Any:
-    """The Llama behind a view; any other object unchanged."""
+    """The Llama of a view; any other object is returned unchanged."""
     return object.__getattribute__(given, "_llama") if issubclass(type(given), View) else given
 
 
 def call_on(llama: EngineLlama, **changes: Any) -> Call:
-    """A call that differs from the Llama's or view's own one.
+    """The call of a Llama or a view, with some fields changed.
 
     Args:
         llama: a Llama or a view.
@@ -147,8 +147,8 @@ def call_on(llama: EngineLlama, **changes: Any) -> Call:
 def exclusively(llama: EngineLlama, slot: Slot, items: Iterator[_Item]) -> Iterator[_Item]:
     """The items of a stream, each made while no other thread uses the slot.
 
-    `llama` keeps the Llama alive: the stream may drop the last other reference, and the Llama cannot be closed while
-    its slot is in use.
+    The argument `llama` keeps the Llama alive: the stream may drop the last other reference to it, and a Llama cannot
+    be closed while its slot is in use.
 
     Raises:
         BusyError: another thread is generating at this slot.

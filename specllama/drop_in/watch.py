@@ -1,4 +1,4 @@
-"""Lets a caller follow its texts, and stop them."""
+"""Lets the caller of a generating method follow the texts under way, and stop them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Watch(Listener):
     Any thread may call `stop`. The other methods belong to the thread that generates.
 
     Args:
-        whole: the watch of the call that this one is a part of. When the whole is stopped, so is the part.
+        whole: the watch of a larger call, of which this watch follows a part. Stopping `whole` stops the part, too.
     """
 
     def __init__(self, whole: Watch | None = None) -> None:
@@ -28,13 +28,13 @@ class Watch(Listener):
         self.stopped_by: str | None = None
         """The stop string that ended the last completion; None for any other end."""
         self.num_prompt_tokens = 0
-        """The number of tokens in all prompts, also in those that were decoded without generating."""
+        """The number of tokens in all prompts, also in prompts that were decoded without generating."""
         self.is_decoded_outside = False
-        """Whether a chat handler decodes the prompts by itself, as those for images do. They are not cached then."""
+        """Whether a chat handler decodes the prompts by itself, as handlers for images do. Then they are not cached."""
         self.num_shown = 0
-        """The number of tokens in all texts, without those that ended a text."""
+        """The number of tokens in all texts, without tokens that ended a text."""
         self.num_looked_up = 0
-        """The number of tokens in all texts that were looked up."""
+        """The number of looked-up tokens in all texts."""
         self.first_token_at: float | None = None
         """The time of the first token of any text, by ``time.monotonic``. It is known once a text has ended."""
         self._began_at = 0.0

@@ -1,10 +1,9 @@
 """An OpenAI-compatible server over one Llama.
 
-It takes the request types of llama-cpp-python's server and answers in the same form, but the app is our own.
-llama-cpp-python's server keeps one model in a module's globals. It checks its responses against a type that drops
-fields such as ``timings``. It does not notice that the client of an unstreamed answer has left. It sends errors of a
-stream in a broken 200 response. It generates in any thread of a pool, and each thread would keep OpenMP threads of its
-own.
+It takes the request types of llama-cpp-python's server and answers in the same form, but the app is our own, because
+the app of llama-cpp-python keeps one model in a module's globals, checks its responses against a type that drops fields
+such as ``timings``, does not notice that the client of an unstreamed answer has left, and sends errors of a stream in a
+broken 200 response. It also generates in any thread of a pool, and each of these would keep OpenMP threads of its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// Answers: markdown, whose text keeps the colours of where its tokens came from.
+// Answers: markdown, whose text is coloured by the origin of its tokens.
 "use strict";
 
 // HTML in an answer is shown as text, and no picture is fetched: a model must not run scripts or call servers.
@@ -9,7 +9,7 @@ markdown.renderer.rules.link_open = (tokens, i, options, env, renderer) => {
   tokens[i].attrSet("title", tokens[i].attrGet("href"));
   return renderer.renderToken(tokens, i, options);
 };
-// The page's policy allows no styles in attributes.
+// The page's Content-Security-Policy allows no style attributes, so the alignment of a cell goes into data-align.
 for (const cell of ["th_open", "td_open"])
   markdown.renderer.rules[cell] = (tokens, i, options, env, renderer) => {
     const style = tokens[i].attrGet("style");
@@ -17,7 +17,7 @@ for (const cell of ["th_open", "td_open"])
     return renderer.renderToken(tokens, i, options);
   };
 
-// An answer has its text, the origin of each piece of the text, and the blocks that the page shows.
+// An answer: its text, the origin of each piece of the text, and the blocks that the page shows.
 class Answer {
   constructor(body) {
     this.body = body;
@@ -73,7 +73,7 @@ class Answer {
     return element;
   }
 
-  // Colours the shown text. Each shown line is searched in the block's source, which also has markdown's own marks.
+  // Colours the shown text by origins, which belong to places in the markdown. So each shown line is searched there.
   colour(element, block) {
     let at = block.start;
     const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT), nodes = [];
@@ -115,7 +115,7 @@ class Answer {
   }
 }
 
-// Makes the frame of a block of code, with its language and a button that copies the code.
+// Makes the frame of a block of code, with the language's name and a button that copies the code.
 function frame(pre) {
   const figure = document.createElement("figure"), caption = document.createElement("figcaption");
   const language = document.createElement("span"), button = document.createElement("button");

@@ -1,4 +1,4 @@
-"""Answers of the model, with timings and origins added to what llama_cpp's methods return."""
+"""Answers of the model: the results of llama_cpp's methods, with timings and origins added."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class Answers:
             yield {**held, "choices": [], "usage": usage(self._request, [watch]), **done}
 
     def _more(self, watch: Watch) -> Item:
-        """Fields of llama-server: warnings of what had no effect, and the stop string that ended the answer."""
+        """llama-server's ``warnings``, of fields without effect, and ``stopping_word``, the stop string met."""
         warnings = self._request.warnings(self._llm)
-        is_theirs = watch.stopped_by in checked_stops(self._request.stop)  # a chat format may have further stop strings
+        is_theirs = watch.stopped_by in checked_stops(self._request.stop)  # not a stop string of the chat format
         stopped = {"stopping_word": watch.stopped_by} if is_theirs else {}
         return {**({"warnings": warnings} if warnings else {}), **stopped}
 
     def _tokens(self, watch: Watch) -> Item:
-        """The field with the tokens of an item, if tokens are wanted."""
+        """The field ``tokens`` of a response or chunk; none without ``return_origins``."""
         tokens = [{"id": token, "origin": origin} for token, origin in watch.take_shown()]
         return {"tokens": tokens} if self._request.return_origins else {}
 
@@ -82,7 +82,7 @@ def usage(request: CompletionRequest | ChatRequest, watches: Sequence[Watch]) ->
 
 
 def timings_field(watches: Sequence[Watch]) -> Item:
-    """The field of the timings of all these texts together."""
+    """The field ``timings`` for all texts that these watches have followed."""
     return {"timings": timings(_stats(watches))}
 
 
@@ -91,13 +91,13 @@ def _stats(watches: Sequence[Watch]) -> Stats:
 
 
 def _cached(watches: Sequence[Watch]) -> Item:
-    """The part of ``usage`` that counts the prompt tokens that were not computed."""
+    """The part of ``usage`` that counts the prompt tokens taken from the KV cache."""
     count = sum(0 if watch.is_decoded_outside else watch.stats().num_prompt_tokens_reused for watch in watches)
     return {"prompt_tokens_details": {"cached_tokens": count}}
 
 
 def _carries_text(choice: Any) -> bool:
-    """Whether a choice has text. The first chunk of a chat has only the role; tokens belong to the next one."""
+    """Whether a choice has text. The first chunk of a chat has only the role, so tokens belong to the next chunk."""
     if "delta" not in choice:
         return True
     delta = choice["delta"]

@@ -50,7 +50,7 @@ _OF_CHATS = {
         ("logprobs", "stream_options", "timings_per_token", "return_origins", "return_progress"), "/v1/chat/completions"
     ),
 }
-"""Fields of /v1/chat/completions, and what to send here in their place."""
+"""Fields of /v1/chat/completions that are refused here, and for each what to send in its place, for the message."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": "tool"}
 _OF_CHOICE = {"type", "name", "disable_parallel_tool_use"}
 _THINKS = {"enabled": True, "adaptive": True, "disabled": False}
@@ -64,13 +64,13 @@ _OF_BLOCK = {
     "thinking": {"thinking", "signature"},
     "redacted_thinking": {"data"},
 }
-"""The fields of each type of block, beside its type and cache_control. Anthropic's clients send back what they got."""
+"""The fields of each type of block beside type and cache_control. Clients also send back all fields of answers."""
 _LEFT_OUT = {
     *("server_tool_use", "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result"),
     *("bash_code_execution_tool_result", "text_editor_code_execution_tool_result", "tool_search_tool_result"),
     *("mcp_tool_use", "mcp_tool_result", "container_upload", "compaction"),
 }
-"""Blocks of tools that another server has run, or that cannot be read."""
+"""Types of blocks that are left out: of tools that another server has run, or unreadable."""
 _IMAGE = '{"type": "base64", "media_type": "image/png", "data": "..."}'
 _OF_TOOL = {"name", "description", "input_schema", "strict"}
 _WITHOUT_EFFECT_OF_TOOL = {
@@ -116,7 +116,7 @@ class CountRequest(OtherChat):
         return [*names, *([_CACHE] if caches and _CACHE not in (self.model_extra or {}) else [])]
 
     def _contents(self) -> Iterator[Any]:
-        """The contents of all messages, and of the results of tools in them."""
+        """The contents of all messages, and of the tools' results in these messages."""
         contents = [message.get("content") for message in self.messages]
         yield from contents
         yield from (block.get("content") for block in _objects(*contents))
@@ -163,7 +163,7 @@ class CountRequest(OtherChat):
         """Whether the last message is the beginning of the answer.
 
         Raises:
-            ValueError: it is the assistant's, but the model cannot continue it.
+            ValueError: the last message is the assistant's, but the model cannot continue it.
         """
         last = self.messages[-1]
         if last.get("role") != "assistant":
@@ -178,7 +178,7 @@ class CountRequest(OtherChat):
         return True
 
     def _thinks(self) -> dict[str, Any]:
-        """The field that switches thoughts on or off. Without it, the chat template uses its own default."""
+        """The template's field ``enable_thinking``; none, for the chat template's own default, without ``thinking``."""
         kind = self.thinking.get("type")
         if kind is None:
             return {}
@@ -199,7 +199,7 @@ class MessagesRequest(CountRequest):
         return {**super().chat(), "max_tokens": self.max_tokens, "stop": self.stop_sequences or None}
 
     def translator(self, asked: ChatRequest) -> _Events:
-        """Returns what translates the answer: see ``Translated``."""
+        """Returns the translator of the answer: see ``Translated``."""
         return _Events(self, asked)
 
 
@@ -269,7 +269,7 @@ def _messages(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
             answer["reasoning_content"] = answer.get("reasoning_content", "") + _field(block, "thinking", str, "")
         elif kind in _LEFT_OUT:
             say_once(f"blocks of the type {kind!r} are left out of a conversation: they are of tools that are not here")
-        elif kind != "redacted_thinking":  # it cannot be read
+        elif kind != "redacted_thinking":  # its data cannot be read, so it is left out
             parts.append(_part(block))
     if parts or len(answer) > 1:
         yield {**answer, "content": parts or None}
@@ -281,10 +281,10 @@ def _objects(*lists: Any) -> list[dict[str, Any]]:
 
 
 def _block(given: Any) -> dict[str, Any]:
-    """A block without nulls. Unknown kinds are left to the check of chats.
+    """A block without nulls. The check of chat requests refuses blocks of unknown types later.
 
     Raises:
-        ValueError: it has an unknown field.
+        ValueError: the block has an unknown field.
     """
     if not isinstance(given, dict):
         return {"type": str(given)[:60]}
@@ -303,7 +303,7 @@ def _field(block: dict[str, Any], name: str, kind: type[Any], default: Any = Non
 
 
 def _result(block: dict[str, Any]) -> Any:
-    """The content of a tool's message. Chats have no mark of a failure, so the text says it."""
+    """The content of a tool's message. Chats have no field for a failure, so the text begins with ``Error:``."""
     content = block.get("content", "")
     parts = [_part(part) for part in content] if isinstance(content, list) else content
     failed = block.get("is_error", False)
@@ -328,7 +328,7 @@ def _part(given: Any) -> Any:
 
 
 def _address(source: Any) -> Any:
-    """The address of an image. The check of chats looks whether an address of the type url is allowed."""
+    """The address of an image. The check of chat requests decides whether an address of the type url is allowed."""
     given = without_nulls(source) if isinstance(source, dict) else {}
     if given.get("type") == "url":
         return given.get("url")
@@ -397,7 +397,8 @@ class _Events:
         first = True
         for chunk in chunks:
             steps = list(self._blocks.read(chunk))
-            # Sent when it is known how much of the prompt was in the cache: with the first text, or else at the end.
+            # message_start says how much of the prompt was in the cache, which is known with the first text, or else at
+            # the end.
             if first and (steps or "usage" in self._blocks.other_fields):
                 head = {**self._message(), "content": [], "stop_reason": None, "stop_sequence": None}
                 yield {"type": "message_start", "message": {**head, "usage": {**self._read(), "output_tokens": 0}}}
@@ -431,7 +432,7 @@ class _Events:
         return {"stop_reason": "max_tokens" if self._blocks.is_cut_off else reason, "stop_sequence": stopped}
 
     def _read(self) -> Item:
-        """The numbers of input tokens. Tokens from the cache are counted apart."""
+        """The fields with the numbers of input tokens. Tokens from the cache have a field of their own."""
         other_fields = self._blocks.other_fields
         read, cached = other_fields["timings"]["prompt_n"], other_fields["timings"]["cache_n"]
         if "usage" in other_fields:
@@ -467,7 +468,7 @@ def _whole(block: Block) -> Item:
 
 
 def _object(text: str) -> Any:
-    """The arguments of a call. If they were cut off, they are passed as text, as Anthropic's clients do."""
+    """The arguments of a call. Arguments that were cut off are given as text, in the form of Anthropic's clients."""
     try:
         return json.loads(text or "{}")
     except ValueError:

@@ -10,14 +10,14 @@ function settings() {
   return chosen;
 }
 
-// Whether the settings can be sent. If not, this opens them and shows what is wrong.
+// Returns whether the settings can be sent. If not, opens the settings and shows the error.
 function valid() {
   if (at("settings").checkValidity()) return true;
   if (!document.body.classList.contains("open")) at("more").click();
   return at("settings").reportValidity();
 }
 
-// The first `count` turns as messages, without messages that got no answer and turns that are left out.
+// The first `count` turns as messages, without questions that got no answer and turns that the user has left out.
 function messages(count) {
   const system = at("system").value.trim();
   const sent = turns.slice(0, count).filter((turn, i) =>

@@ -22,7 +22,7 @@ class KeyRequired:
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app = app
-        self._key = key.encode("utf-8").strip()  # a file that it was read from ends with a newline
+        self._key = key.encode("utf-8").strip()  # a key that was read from a file ends with a newline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes the request on, or answers 401."""
@@ -37,7 +37,8 @@ class KeyRequired:
 def _key_of(headers: Headers) -> bytes:
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        return value.encode("latin-1").strip()  # in bytes: as latin-1, which Starlette gives, the end of à is a space
+        # Stripped as bytes: in Starlette's text, which is decoded as latin-1, the last byte of à is a space.
+        return value.encode("latin-1").strip()
     if scheme.lower() != "basic":
         return headers.get("x-api-key", "").encode("latin-1").strip()
     try:

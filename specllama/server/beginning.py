@@ -1,4 +1,4 @@
-"""Looks whether a request can begin, before the head of its stream is sent: an error then has a status of its own."""
+"""Checks whether a request can begin, before its stream's HTTP head is sent, so that an error gets its own status."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .completions import CompletionRequest
 
 
 def require_can_begin(llm: Llama, request: CompletionRequest | ChatRequest) -> None:
-    """Check all of a request that can be checked without decoding. The request keeps what is prepared meanwhile.
+    """Check all of a request that can be checked without decoding. The request keeps the chats and tokens made here.
 
     Any number of threads may call this, also while texts are generated.
 
     Raises:
-        Exception: what the request would raise when it begins.
+        Exception: the exception that the request would raise when it begins.
     """
     call = call_on(llm, slot=UnusedSlot(llm.engine))
     for text in request.texts()[:: request.num_candidates]:  # one for each prompt
-        if text.decodes_by_itself(llm):  # its handler would read images now, which only one request at a time may do
+        if text.decodes_by_itself(llm):  # the chat handler would decode images, which only a running request may do
             continue
         copy = text.model_copy(update={"stream": True, "seed": 0})
         with contextlib.suppress(TextBegins), contextlib.closing(copy.begin(llm, call)) as chunks:

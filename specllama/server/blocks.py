@@ -37,7 +37,7 @@ class Block:
 
 
 Step = tuple[Literal["begin", "more", "end"], Block, str, list[Any]]
-"""What happens to a block: begin, more or end; then the block, the new text, and its tokens' log-probabilities."""
+"""A change of a block: begin, more (text) or end; the block; the new text; and its tokens' log-probabilities."""
 
 
 class Blocks:
@@ -56,7 +56,7 @@ class Blocks:
         self.is_cut_off = False
         self.other_fields: Item = {}
         self._calls = -1  # the index of the latest call
-        self._call: Block | None = None  # its block
+        self._call: Block | None = None  # the block of the latest call
 
     def read(self, chunk: Item) -> Iterator[Step]:
         """Yields the steps that a chunk makes."""
@@ -67,8 +67,8 @@ class Blocks:
             if delta.get("reasoning_content"):
                 self.num_thought += len(chunk.get("tokens", ()))
             calls = delta.get("tool_calls") or ()
-            # A delta does not say what came first. It must be the rest of the call that has begun, then text, then
-            # further calls.
+            # A delta does not say the order of its parts. It must be: the rest of the call that has begun, then text,
+            # then further calls.
             begun = self._calls
             for call in calls:
                 if call["index"] == begun:

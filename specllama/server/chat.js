@@ -2,7 +2,7 @@
 "use strict";
 const STORE = "specllama";
 // A turn has a role and a text. It may have pieces (ends and origins of parts of the text), thought, images, ended,
-// note, error, and left (it is not sent any more).
+// note, error, and left (true if the turn is not sent any more).
 let turns = [];
 let running = null;
 let model = { name: "answer", context: 0, sees: false, template: "" };
@@ -50,11 +50,11 @@ function restore() {
 // What is shown
 
 const log = () => at("log");
-// New text scrolls the log only at its end: a reader who has scrolled up is not disturbed.
+// New text scrolls the log only if its end is in view: a reader who has scrolled up is not disturbed.
 const atEnd = () => log().scrollHeight - log().scrollTop - log().clientHeight < 40;
 const follow = (wasAtEnd) => { if (wasAtEnd) log().scrollTop = log().scrollHeight; };
 
-// Draws the article of a turn, and replaces an earlier one.
+// Draws the article of a turn, in place of the turn's earlier article.
 function draw(turn) {
   const wasAtEnd = atEnd(), old = views.get(turn), isAnswer = turn.role === "assistant";
   const article = made("article"), body = made("div");
@@ -268,7 +268,7 @@ async function respond() {
   if (at("compare").checked && request.seed === undefined) request.seed = Math.floor(Math.random() * 2 ** 31);
   const turn = { role: "assistant", text: "" };
   turns.push(turn);
-  draw(turns[turns.length - 2]);  // it loses the buttons of a last turn
+  draw(turns[turns.length - 2]);  // drawn without the buttons that only the last turn has
   draw(turn);
   await answering(turn, async () => {
     const drafted = await grow(turn, "v1/chat/completions", request);
@@ -325,7 +325,7 @@ async function send() {
   showChosen();
   const before = turns[turns.length - 1];
   turns.push(turn);
-  if (before) draw(before);  // it loses the buttons of a last turn
+  if (before) draw(before);  // drawn without the buttons that only the last turn has
   draw(turn);
   keep();
   await respond();

@@ -29,7 +29,7 @@ from .said import say_once
 from .wire import is_others
 
 _IMAGE = "image_url"
-_LEAST_OF_MESSAGE = 4  # tokens that a chat template adds around each message, about
+_LEAST_OF_MESSAGE = 4  # the fewest tokens, about, that a chat template adds around a message
 
 
 class Message(BaseModel):
@@ -112,7 +112,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
     model_config = ConfigDict(json_schema_extra=with_llama_servers)
 
     _is_strict: bool = PrivateAttr(True)
-    _left_out: list[str] = PrivateAttr([])  # the types of tools that are left out
+    _left_out: list[str] = PrivateAttr([])  # the types of tools that are no functions, and are left out
     _ready: Once = PrivateAttr(default_factory=Once)  # the prepared chat
 
     @model_validator(mode="wrap")
@@ -138,7 +138,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         return self
 
     def texts(self) -> list[ChatRequest]:
-        """A request for each answer."""
+        """A request for each answer; the request itself if it asks for one."""
         return self.copies(self.num_choices) if self.num_choices > 1 else [self]
 
     def require_room(self, llm: Llama) -> None:
@@ -172,12 +172,12 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
 
     def decodes_by_itself(self, llm: Llama) -> bool:
         """Whether the chat handler decodes the messages, outside of the engine's slots."""
-        if llm.chat_handler is None:  # nearly always, and a long chat takes time to copy
+        if llm.chat_handler is None:  # the usual case, checked first because a long chat takes time to copy
             return False
         return decodes_by_itself(llm, [message.model_dump(exclude_unset=True) for message in self.messages])
 
     def text(self) -> str:
-        """The text of the request. It shows whether another request continues this one."""
+        """The text of the request, by which a slot is chosen whose KV cache holds the beginning of this text."""
         return "\0".join(f"{message.role}\0{message.content}" for message in self.messages)
 
     def warnings(self, llm: Llama) -> list[str]:
@@ -202,7 +202,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         return self.prepared(llm).prompt
 
     def prepared(self, llm: Llama) -> Chat:
-        """The chat: its prompt, and what its answer must be. It is made once for all answers to this request."""
+        """The prepared chat. It is made once for all answers to this request."""
         return cast(Chat, self._ready(0, lambda: self._prepared(llm)))
 
     def _prepared(self, llm: Llama) -> Chat:

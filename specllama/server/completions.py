@@ -46,7 +46,7 @@ class CompletionRequest(Additions, CreateCompletionRequest):
     model_config = ConfigDict(json_schema_extra=with_llama_servers)
 
     _ready: Once = PrivateAttr(default_factory=Once)  # the prompts and their tokens
-    _number: int = PrivateAttr(0)  # of the prompt among those of the whole request
+    _number: int = PrivateAttr(0)  # the index of this text's prompt among the prompts of the whole request
 
     @field_validator("logprobs", mode="before")
     @classmethod
@@ -71,7 +71,7 @@ class CompletionRequest(Additions, CreateCompletionRequest):
         return self.best_of or self.num_choices
 
     def texts(self) -> list[CompletionRequest]:
-        """A request for each text: first all answers to the first prompt, then all to the next prompt."""
+        """A request for each text: first all answers to the first prompt, then all answers to the next prompt."""
         made = [
             copy.model_copy(update={"prompt": prompt, "best_of": None})
             for prompt in self._prompts()
@@ -80,7 +80,7 @@ class CompletionRequest(Additions, CreateCompletionRequest):
         for number, text in enumerate(made):
             text._number = number // self.num_candidates
         if self.num_candidates > self.num_choices and self.logprobs is None:
-            made = [text.model_copy(update={"logprobs": 0}) for text in made]  # to compare the answers
+            made = [text.model_copy(update={"logprobs": 0}) for text in made]  # by which the likeliest are found
         return made if len(made) > 1 else [self.model_copy(update={"prompt": self._prompts()[0]})]
 
     def _prompts(self) -> list[Any]:
@@ -90,7 +90,7 @@ class CompletionRequest(Additions, CreateCompletionRequest):
         """Refuses a request that cannot fit, before it is tokenized.
 
         Raises:
-            ValueError: it is too long, or its schema cannot be enforced.
+            ValueError: a prompt is too long, or the schema cannot be enforced.
         """
         for prompt in self._prompts():
             require_room_for_prompt(prompt, llm.n_ctx(), other_bytes=size_of(self.suffix))
@@ -99,7 +99,7 @@ class CompletionRequest(Additions, CreateCompletionRequest):
         self.require_room_for_other_texts(llm)
 
     def text(self) -> str:
-        """The text of the request. It shows whether another request continues this one."""
+        """The text of the request, by which a slot is chosen whose KV cache holds the beginning of this text."""
         return str(self.prompt)
 
     def begin(self, llm: Llama, call: Call) -> Any:
@@ -116,7 +116,7 @@ class CompletionRequest(Additions, CreateCompletionRequest):
         return prompt, prompt_tokens_of(llm, prompt, self.suffix)
 
     def _format(self) -> dict[str, Any]:
-        """The ``response_format`` of a chat with the same schema."""
+        """``json_schema`` as a chat's ``response_format``, whose grammar is then used; none without a schema."""
         if self.json_schema is None:
             return {}
         return {"response_format": {"type": "json_object", "schema": any_object(self.json_schema)}}

@@ -7,17 +7,17 @@ import asyncio
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 SECONDS_TO_ASK = 60
-"""The time for a whole request, from the beginning of a connection or the first byte of a later request."""
+"""Seconds for sending a whole request, from the beginning of a connection or the first byte of a later request."""
 SECONDS_TO_READ = 60
-"""The time in which a client must read something of what was sent. A stream that nobody reads keeps its memory."""
+"""Seconds in which a client must read some of the waiting bytes. A stream that nobody reads would keep its memory."""
 
 
 class TimedConnection(H11Protocol):
-    """uvicorn's connection with a time limit. uvicorn itself waits forever for the first request, and for its rest."""
+    """uvicorn's connection with time limits. uvicorn itself waits forever for a first request, or the rest of one."""
 
     _clock: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None
-    _unread = 0  # bytes
+    _unread = 0  # bytes that waited for the client when the limit of reading began
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Starts the time limit."""

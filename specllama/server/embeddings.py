@@ -78,7 +78,8 @@ class EmbeddingRequest(BaseModel):
             raise ValueError("input is empty: send a text, or a list of texts")
         for given in self.inputs:
             if isinstance(given, str):
-                require_room(size_of(given), llm.n_ctx(), or_else="")  # a second model has limits of its own
+                # A larger context (-c) is no way out: a second model has an n_ctx of its own.
+                require_room(size_of(given), llm.n_ctx(), or_else="")
             else:
                 require_room_for_ids(len(given), llm.n_ctx(), or_else="")
         if self.dimensions not in (None, llm.n_embd()):
@@ -97,7 +98,8 @@ def require_embeds(llm: Llama) -> None:
     """Refuses a Llama that does not compute one embedding for a text.
 
     Raises:
-        ValueError: it computes none, a score, or one for each token, or llama.cpp would end the process.
+        ValueError: the Llama computes no embedding, a score, or an embedding for each token, or llama.cpp would end the
+            process.
     """
     llm.engine.model.require_embedder()
     if _ranks(llm):
@@ -120,7 +122,7 @@ def add_embeddings(app: FastAPI, bodies: Bodies, name: str, embedder: Llama | No
         app: gets the routes.
         bodies: reads the bodies.
         name: the model's name.
-        embedder: computes the embeddings. None: requests are refused.
+        embedder: the Llama that computes the embeddings. None: requests are refused.
         worker: runs the requests.
     """
 
@@ -179,7 +181,7 @@ def open_embedder(path: str, **options: Any) -> contextlib.closing[Llama]:
     A model whose file names no pooling type gets the mean over the tokens.
 
     Raises:
-        ValueError: the file is not a model that can be loaded, or it ranks.
+        ValueError: the file is not a model that can be loaded, or the model ranks.
     """
     llm = Llama(path, embedding=True, **options)
     if can_embed(llm):

@@ -1,4 +1,4 @@
-"""Ends requests for which the server waits no longer."""
+"""Answers requests that are cancelled because the server shuts down."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .errors import ShuttingDownError, error_reply
 class CancelledEnded:
     """Middleware: a request that is cancelled at the server's end gets 503 if its answer has not begun.
 
-    Such a request has sent only a part of its body, or does not read its answer. Without this, uvicorn would log the
-    cancellation as an error of the app. A cancellation before the end comes from the program around the app, and is
-    passed on.
+    The client of such a request has sent only a part of the body, or does not read the answer. Without this middleware,
+    uvicorn would log the cancellation as an error of the app. A cancellation while the server runs comes from the
+    program around the app, and is passed on.
 
     Args:
-        app: what the request is passed on to.
-        is_ending: whether the server ends.
+        app: the app to which requests are passed on.
+        is_ending: a function that tells whether the server shuts down.
     """
 
     def __init__(self, app: ASGIApp, is_ending: Callable[[], bool]) -> None:

@@ -13,7 +13,7 @@ from specllama.engine import Stopped
 from .replies import JsonReply
 
 _log = logging.getLogger("specllama.server")
-_CLIENT_LEFT = 499  # nginx's status: the client does not see it
+_CLIENT_LEFT = 499  # nginx's status for a client that has left, for the log and the metrics
 
 
 class LineFullError(Exception):
@@ -37,7 +37,7 @@ class ShuttingDownError(Exception):
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status of an error. A ValueError of a Llama is about a value in the request."""
+    """The HTTP status of an error. A ValueError is 400, since a Llama raises it for a value in the request."""
     if isinstance(error, HTTPException):
         return error.status_code
     if isinstance(error, (LineFullError, ShuttingDownError, specllama.BusyError)):

@@ -1,4 +1,4 @@
-"""Fields that several bodies have, and what all bodies share. They are added to llama-cpp-python's types."""
+"""Fields and checks that several request bodies share. They are added to llama-cpp-python's types of bodies."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ _OURS = {
     *("timings_per_token", "return_origins", "return_progress", "stream_options", "repeat_last_n", "ignore_eos"),
     "reasoning_format",
 }
-_OF_CHATS = {"response_format", "tools", "functions", "tool_choice", "function_call"}  # they say what an answer must be
+# Fields that say what a chat's answer must be. Requests of other types refuse them.
+_OF_CHATS = {"response_format", "tools", "functions", "tool_choice", "function_call"}
 _ENDLESS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("grammar", "json_schema"), (None,)),
     "response_format": (None, {"type": "text"}),
     **dict.fromkeys(("tool_choice", "function_call"), CHOICES),
 }
-"""Fields that make an answer end by itself, and the values with which they do not."""
+"""Fields that make an answer end by itself, each with the values that do not."""
 _THEIRS = {"n", "best_of", "user", "logit_bias_type", "add_generation_prompt"}  # no method of Llama takes these
 MOST_TEXTS = 128  # OpenAI's limit of n
-MOST_LOGPROBS = 20  # OpenAI's limit for chats; that for completions, 5, is too low for some clients
+MOST_LOGPROBS = 20  # OpenAI's limit for chats; OpenAI's limit for completions, 5, is too low for some clients
 
 
 class KnownFields(BaseModel):
     """A body, or a part of one, that may have its own fields only."""
 
     called: ClassVar[str] = "the request"
-    """What error messages call the body."""
+    """The name of the body in error messages."""
 
     @model_validator(mode="before")
     @classmethod
@@ -158,10 +159,10 @@ class Additions(ChainFields, SamplerFields):
         ]
 
     def require_room_for_other_texts(self, llm: Llama) -> None:
-        """Refuses other texts that are longer than a prompt may be. While they are prepared, other requests wait.
+        """Refuses other texts that are longer than a prompt may be. Preparing them would keep other requests waiting.
 
         Raises:
-            ValueError: one is too long.
+            ValueError: a text is too long.
         """
         given: Any = self
         for name, texts in (("prediction", self.prediction), ("stop", given.stop), ("logit_bias", self._biased())):
@@ -173,7 +174,7 @@ class Additions(ChainFields, SamplerFields):
         return [name for name in given.logit_bias or () if not _is_id(name) or given.logit_bias_type == "tokens"]
 
     def asked(self, llm: Llama, call: Call, max_tokens: int | None) -> Call:
-        """The call, with settings for which the Llama's methods have no argument."""
+        """The `Call`, with this request's settings for which the Llama's methods have no argument."""
         last_n = self.repeat_last_n
         return dataclasses.replace(
             call,
@@ -183,7 +184,7 @@ class Additions(ChainFields, SamplerFields):
         )
 
     def arguments(self, llm: Llama) -> dict[str, Any]:
-        """The arguments of the Llama's method. Fields that are missing or null are left to its defaults."""
+        """The arguments of the Llama's method. For fields that are missing or null, the method's defaults apply."""
         given: Any = self
         dumped = self.model_dump(exclude={*_OURS, *_THEIRS, *(self.model_extra or ())})
         arguments = {name: value for name, value in dumped.items() if value is not None}
@@ -203,14 +204,14 @@ class Additions(ChainFields, SamplerFields):
 
 
 class Once:
-    """Keeps what is made of a request, such as its tokens. The first thread that asks makes them, and others wait."""
+    """Keeps values made from a request, such as tokens. The first thread that asks makes the value, and others wait."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._made: dict[int, Any] = {}
 
     def __call__(self, number: int, make: Callable[[], Any]) -> Any:
-        """What `make` has made for the prompt with this number."""
+        """The value for the prompt with this index. `make` is called if there is none yet."""
         with self._lock:
             if number not in self._made:
                 self._made[number] = make()
@@ -218,7 +219,7 @@ class Once:
 
 
 def _ended_by(body: dict[str, Any]) -> str | None:
-    """The field that makes the answer end by itself; None if there is none."""
+    """The name of a field that makes the answer end by itself; None if there is none."""
     return next((name for name, endless in _ENDLESS.items() if body.get(name) not in endless), None)
 
 
@@ -228,6 +229,6 @@ def _is_id(name: str) -> bool:
 
 
 def _seed_of(seed: int | None, number: int) -> int | None:
-    """The seed of one of several answers."""
+    """The seed of the answer with this index, from the request's seed. Answer 0 has the request's seed itself."""
     is_random = checked_seed(seed) is None
     return seed if number == 0 or is_random else random.Random(f"{seed}, {number}").randrange(1 << 31)

@@ -26,7 +26,7 @@ from .replies import PING, EventStream, JsonReply, event_of, stopped_when_client
 from .request_limits import Bodies
 from .worker import Worker
 
-_CHECKING = 2.0  # seconds that the head of a stream may wait for the check of its request
+_CHECKING = 2.0  # seconds that a stream's HTTP head waits for the check of its request; later errors come as events
 
 
 class Translator(Protocol):
@@ -42,17 +42,17 @@ class Translated(Protocol):
     stream: bool
 
     def asked(self, llm: Llama) -> ChatRequest | CompletionRequest:
-        """The equivalent request. It always asks for a stream, which `translator` reads.
+        """The equivalent request. It always asks for a stream, whose chunks the translator reads.
 
         Raises:
             ValueError, HTTPException: the body has no equivalent.
         """
 
     def translator(self, asked: Any) -> Translator:
-        """Returns what translates the answer."""
+        """Returns a function that translates the answer's chunks."""
 
     def progress_chunk(self) -> Item:
-        """The other fields of chunks with the progress of the prompt. Used only if ``return_progress`` is accepted."""
+        """A chunk without text, to which the progress of the prompt is added. Used only with ``return_progress``."""
 
 
 class Generating:
@@ -92,10 +92,10 @@ class Generating:
 
         Args:
             request: the HTTP request.
-            model: the type of its body, a `Translated`.
+            model: the type of the request's body, a `Translated`.
             error_event: makes the last event of a stream that fails, from the error and the number of events so far.
             reply_to: makes the response to an error before anything was sent.
-            ping: what a stream sends while nothing else comes.
+            ping: the bytes that a stream sends while no event comes.
         """
         try:
             body: Translated = await self.bodies.parsed(request, model)
@@ -121,7 +121,7 @@ class Generating:
             checking = asyncio.ensure_future(self.bodies.run(require_can_begin, self.lender.llm, asked))
             if (await asyncio.wait({checking}, timeout=_CHECKING))[0]:
                 checking.result()
-            else:  # then the stream reports what is wrong
+            else:  # the check goes on; the stream will report the error, so the check's own exception is only fetched
                 checking.add_done_callback(lambda done: done.cancelled() or done.exception())
         work = self.lender.work(asked)
         answer = work if translator is None else _translated(work, translator)
@@ -146,7 +146,7 @@ def _translated(work: Work, translator: Translator) -> Work:
 
 
 def _as_events(work: Work) -> Work:
-    """The work with its items as the events of a stream: so they take less memory, and have a size."""
+    """The work with its items as bytes of a stream's events: bytes take less memory, and can be counted."""
 
     def events(watch: Watch) -> Generator[bytes, None, None]:
         with contextlib.closing(work(watch)) as items:

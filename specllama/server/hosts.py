@@ -18,24 +18,24 @@ ANY_HOST = "*"
 _AUTHORITY = re.compile(r"(\[[0-9a-fA-F:.]+(?:%[\w.-]+)?\]|[^\s:/@\[\]]+)(?::(\d{1,5}))?\Z")
 _WHOLE = re.compile(r"https?://([^/]*)(/.*)?\Z", re.I | re.S)
 _LONGEST_SHOWN = 100
-_SECONDS_ALLOWED = "600"  # how long a browser keeps the answer; browsers limit this to some hours
+_SECONDS_ALLOWED = "600"  # for which a browser keeps the answer to its preflight request
 
 
 class HostsChecked:
     """Middleware: ``Host`` must name this machine, and ``Origin``, which browsers send, the same host and port.
 
-    Any name can be made to resolve to 127.0.0.1 (DNS rebinding). For the browser, a page under such a name has the same
-    origin as this server. Only the name in ``Host`` shows the difference.
+    Any name can be made to resolve to 127.0.0.1 (DNS rebinding). A browser then believes that a page under such a name
+    has the same origin as this server. Only the foreign name in ``Host`` shows that the page is foreign.
 
     A page of another allowed origin may also read the answers: the response headers tell its browser so (CORS).
 
     Args:
         app: the wrapped app.
         allowed: names and addresses, besides the loopback ones, under which the server may be called and whose pages
-            may call it. An unspecified address (0.0.0.0) allows every address, but no name, because addresses cannot be
+            may call it. An unspecified address (0.0.0.0) allows every address, but no name, because only names can be
             rebound. ``"*"`` allows every host and origin.
-        addresses: names and addresses that the server listens on. It may be called under them, but pages of another
-            port must not call it.
+        addresses: names and addresses that the server listens on. The server may be called under them, but pages of
+            these hosts with another port must not call it.
     """
 
     def __init__(self, app: ASGIApp, allowed: Iterable[str], addresses: Iterable[str] = ()) -> None:
@@ -56,12 +56,12 @@ class HostsChecked:
         elif (origin := headers.get("origin")) is None or not self._is_elsewhere(origin, headers.get("host", "")):
             await self._app(scope, receive, send)
         elif scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-            await _preflight(origin, headers)(scope, receive, send)  # answered here: browsers ask this without the key
+            await _preflight(origin, headers)(scope, receive, send)  # here, because browsers ask this without the key
         else:
             await self._app(scope, receive, _sharing_with(origin, send))
 
     def _is_elsewhere(self, origin: str, host: str) -> bool:
-        """Whether an origin differs from the host, so that a browser checks if its pages may read the answer."""
+        """Whether an origin differs from the host. Then a browser lets the page read answers only with CORS headers."""
         return origin.partition("://")[2].lower() != host.lower()
 
     def _refusal(self, headers: Headers) -> HTTPException | None:
@@ -99,17 +99,17 @@ class HostsChecked:
 
 
 class WholeAddress:
-    """Middleware: a request may name the server in its target, as in ``GET http://localhost/health``.
+    """Middleware: accepts requests that name the server in their target, as in ``GET http://localhost/health``.
 
-    Clients that take the server for a proxy send such a target. HTTP says that a server must then read the name in the
-    target, and not the one in ``Host``, which may differ.
+    Clients that take the server for a proxy send such a target. HTTP says that the server must then use the name in the
+    target, and not the name in ``Host``, which may differ.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes the request on as one for a path."""
+        """Passes the request on with its path alone as target, and the target's name as ``Host``."""
         match = _WHOLE.match(scope["path"]) if scope["type"] == "http" else None
         if match is not None:
             headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
@@ -152,7 +152,7 @@ def checked_host(name: str) -> str:
     """Converts a name or an address to the form in which hosts are compared.
 
     Raises:
-        ValueError: it is neither, for example because it has a scheme or a path.
+        ValueError: `name` is neither, for example because it has a scheme or a path.
     """
     found = name if name == ANY_HOST else _name_of(f"[{name}]" if _address(name) and ":" in name else name)
     if found is None:

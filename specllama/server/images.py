@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_MOST_PIXELS = 1 << 25  # of all images of a request: each pixel takes three bytes, and a small file may have many
+_MOST_PIXELS = 1 << 25  # in all images of a request. A pixel takes three bytes of memory, and small files may have many
 _ADDRESS = re.compile(r"data:image/[\w.+-]+;base64,", re.I)
 _PNG, _GIF, _JPEG = b"\x89PNG\r\n\x1a\n", (b"GIF87a", b"GIF89a"), b"\xff\xd8"
 _WITHOUT_SIZE = (0xC4, 0xC8, 0xCC)  # JPEG markers in the range of frame markers that do not begin a frame
@@ -51,7 +51,7 @@ def _size_of(data: bytes) -> tuple[int, int]:
     """Width and height, as the image decoder will read them."""
     try:
         if data.startswith(_PNG):
-            if data[12:16] != b"IHDR":  # the decoder allows Apple's CgBI before it, and then finds another size than we
+            if data[12:16] != b"IHDR":  # after a chunk CgBI (Apple's) the decoder would read another size than we do
                 raise ValueError("an image is damaged: a PNG begins with its header (IHDR), and this one does not")
             return struct.unpack(">II", data[16:24])
         if data.startswith(_GIF):

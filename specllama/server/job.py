@@ -17,26 +17,26 @@ Item = dict[str, Any]
 Work = Callable[[Watch], Generator[Any, None, None]]
 """Generates the items, or the bytes of a stream's events, in a thread of the worker."""
 
-_MOST_UNREAD = 16 << 20  # bytes: the whole of nearly every answer, so that slow clients do not block the model
-_PATIENCE = 10.0  # seconds for which a text waits for its reader. Others may wait for its place
+_MOST_UNREAD = 16 << 20  # bytes of events; nearly every answer has less as a whole
+_PATIENCE = 10.0  # seconds for which a text waits for a client that does not read. Other requests may wait for its slot
 
 
 class Job:
     """Work that runs in a thread of the worker. Iterating in the event loop gives its items, or raises its error.
 
-    Up to ``_MOST_UNREAD`` bytes of events wait here, so that a slow client does not block the model. Beyond that the
-    work waits for the client, and stops if it reads nothing.
+    Up to ``_MOST_UNREAD`` bytes of events wait here, so that a slow client does not block the model. Beyond this limit
+    the work waits for the client, and stops if the client reads nothing for ``_PATIENCE`` seconds.
 
     Args:
         work: the work.
         ended: called in the event loop when the work has ended, or was stopped before it began. The iteration ends only
-            after that: a client that has seen the end finds the model free.
+            after this call, so that a client that has seen the end finds the model free.
     """
 
     def __init__(self, work: Work, ended: Callable[[Job], None]) -> None:
-        self._work: Work | None = work  # it holds the request, which may be large
+        self._work: Work | None = work  # set to None as early as possible: it holds the request, which may be large
         self._ended = ended
-        self._unbegun = threading.Lock()  # taken by whoever begins the work, or stops it before that
+        self._unbegun = threading.Lock()  # taken by the thread that begins the work, or stops it before it has begun
         self._watch = Watch()
         self._loop = asyncio.get_running_loop()
         self._arrived: asyncio.Queue[Any] = asyncio.Queue()
@@ -48,7 +48,7 @@ class Job:
         """How the job ended; valid only after the end."""
 
     def run(self) -> None:
-        """Does the work, unless it was stopped before. Called in a thread of the worker."""
+        """Does the work, unless the job was stopped before. Called in a thread of the worker."""
         if self._unbegun.acquire(blocking=False):
             try:
                 self._generate()
@@ -116,5 +116,5 @@ class Job:
 
 
 def _size_of(item: Any) -> int:
-    """The bytes of an event. A whole response, of which a job has one, does not count."""
+    """The bytes of an event; 0 for a whole response, which is not counted, because a job has only one."""
     return len(item) if isinstance(item, bytes) else 0

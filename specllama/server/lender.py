@@ -20,12 +20,12 @@ class Lender:
     """Lends a Llama to one request at a time, or its slots to several at once.
 
     Args:
-        llm: answers the requests.
+        llm: the Llama that answers the requests.
         max_parallel: how many requests to answer at once.
 
     Attributes:
-        llm: answers the requests.
-        num_slots: how many requests are answered at once. If the memory cannot be shared, it is 1, with a warning.
+        llm: the Llama that answers the requests.
+        num_slots: how many requests are answered at once; 1, with a warning, if several texts cannot share the memory.
 
     Raises:
         MemoryError: the memory is too small for `max_parallel` requests at once.
@@ -44,11 +44,11 @@ class Lender:
         """Returns the work that answers a request. Call it in the order in which requests arrive."""
         texts = request.texts()
         for text in texts:
-            if text.seed is None:  # slots do not share a seed, so seeds are drawn here
+            if text.seed is None:  # drawn here from the Llama's own seed, in the order of requests: slots have no seed
                 seed, is_given = seed_for_completion(self.llm, None)
                 text.seed = seed if is_given else None
         is_alone = any(map(self._is_alone, texts))
-        # A text that decodes by itself must do so in the worker's thread, which has OpenMP threads of its own.
+        # A chat handler that decodes by itself must do so in the worker's thread, which has OpenMP threads of its own.
         at_once = 1 if is_alone else self.num_slots
         return answering(self.llm, request, texts, self._lent, at_once, is_alone=is_alone)
 

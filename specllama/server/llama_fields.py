@@ -1,4 +1,4 @@
-"""Translates llama-server's fields that have another name here, or that ask for nothing."""
+"""Translates llama-server's fields that have another name here, and drops fields whose value asks for nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ASKS_FOR_NOTHING: dict[str, tuple[Callable[[Any], bool], str]] = {
     "post_sampling_probs": (_is_none, "log-probabilities are those before the samplers"),
     "t_max_predict_ms": (_is_no_time, "set max_tokens"),
 }
-"""Fields that are accepted with a value that asks for nothing; and why other values are refused."""
+"""Fields that are accepted only with a value that asks for nothing: its check, and why other values are refused."""
 
 
 DOCUMENTED: dict[str, dict[str, Any]] = {
@@ -62,7 +62,7 @@ DOCUMENTED: dict[str, dict[str, Any]] = {
     "t_max_predict_ms": {"type": "integer", "maximum": 0, "description": "Has no effect."},
     "adaptive_target": {"type": "number", "exclusiveMaximum": 0, "description": "Has no effect."},
 }
-"""Entries in /openapi.json of fields that are translated or dropped."""
+"""Entries in /openapi.json of llama-server's fields that are translated or dropped."""
 DOCUMENTED_OF_CHATS: dict[str, dict[str, Any]] = {
     **DOCUMENTED,
     "json_schema": {"type": "object", "description": "What the answer must be: as response_format."},
@@ -147,5 +147,5 @@ def _of_chats(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def any_object(schema: Any) -> Any:
-    """The schema; an empty one means any object."""
+    """The schema; for an empty schema, the schema of any object."""
     return {"type": "object"} if schema == {} else schema

@@ -105,14 +105,14 @@ async def prompt_reply(
     answer: Callable[[ChatPrompt], dict[str, Any]],
     reply_to: Callable[[Exception], Response] = error_reply,
 ) -> Response:
-    """Replies with what `answer` makes of a chat's prompt.
+    """Replies with the result of `answer` for a chat's prompt.
 
     Args:
         request: the HTTP request.
-        bodies: reads its body.
+        bodies: reads the request's body.
         llm: the model.
         model: the type of the body, with a method ``prompt``.
-        answer: makes the body of the reply.
+        answer: makes the reply's body from the prompt.
         reply_to: makes the response to an error.
     """
     try:
@@ -129,7 +129,7 @@ def _text_of(llm: Llama, prompt: ChatPrompt) -> str:
 
 
 def _slot(llm: Llama, number: int, worker: Worker) -> dict[str, Any]:
-    """The state of a slot. As many slots are processing as requests run; the real assignment is not shown."""
+    """The state of a slot. As many slots are shown as processing as requests run, but not necessarily the same ones."""
     drafts = llm.draft_model is not None and llm.num_draft_tokens != 0
     is_processing = number < worker.num_running
     return {"id": number, "n_ctx": llm.n_ctx(), "speculative": drafts, "is_processing": is_processing}
@@ -151,7 +151,7 @@ def _tokenized(llm: Llama, body: TokenizeRequest, parts: list[Any]) -> dict[str,
 
 
 def _piece(whole: bytes) -> str | list[int]:
-    """The text of a token, or its bytes if they are only a part of a character."""
+    """The text of a token; its bytes if it is only a part of a character."""
     try:
         return whole.decode("utf-8")
     except UnicodeDecodeError:
@@ -180,7 +180,7 @@ def generation_settings(given: Mapping[str, Any], samplers: Sequence[str] = ORDE
     """All settings of a generation, with llama-server's names.
 
     Args:
-        given: the fields of a completion that have a value. Others get their defaults.
+        given: the fields of a completion. Fields that are missing or None get their defaults.
         samplers: the names of the samplers that are applied.
     """
     asked = {name: value for name, value in given.items() if value is not None}

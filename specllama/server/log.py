@@ -19,8 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .job import Job
 
 logger = logging.getLogger("specllama.requests")
-_JOB = "specllama.job"  # the name of the job in the scope of a request
-_FIRST = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0)  # seconds
+_JOB = "specllama.job"  # the key of the job in a request's ASGI scope
+# Bounds of the histograms' buckets, in seconds: until the first token, and for each token.
+_FIRST = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0)
 _TOKEN = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -34,7 +35,7 @@ def log_to_stderr() -> None:
 
 
 def note_job(scope: Scope, job: Job) -> None:
-    """Records the job that answers a request."""
+    """Records the job that answers a request, for the request's log line."""
     scope[_JOB] = job
 
 
@@ -78,7 +79,7 @@ class RequestsLogged:
             facts: dict[str, Any] = {
                 "id": number,
                 "method": scope["method"],
-                "path": quote(scope["path"]),  # it may hold a line break
+                "path": quote(scope["path"]),  # quoted, because a path may hold a line break
                 "status": status,
                 "seconds": f"{end - start:.3f}",
             }

@@ -17,9 +17,9 @@ _PHASES = ("prompt", "draft", "verify", "sample", "rollback")
 
 
 class Metrics(Collector):
-    """Reads the counters of the Llama's ``total_stats`` and of the worker when they are collected.
+    """Reads the counters of the Llama's ``total_stats`` and of the worker whenever Prometheus collects them.
 
-    The numbers of a generation are counted when it has ended, in whatever way.
+    The numbers of a generation are counted when it has ended, also if it failed or was stopped.
     """
 
     def __init__(self, llm: Llama, worker: Worker) -> None:

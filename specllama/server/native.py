@@ -81,12 +81,12 @@ class _Native(OtherForm):
         return checked(body, CompletionRequest)
 
     def translator(self, asked: CompletionRequest) -> _Translator:
-        """Returns what translates the answer: see ``Translated``."""
+        """Returns the translator of the answer: see ``Translated``."""
         assert self._llm is not None
         return _Translator(self, asked, self._llm)
 
     def progress_chunk(self) -> Item:
-        """The other fields of chunks with the progress of the prompt."""
+        """A chunk without text, to which the progress of the prompt is added."""
         return _part(0, "", [])
 
 
@@ -116,7 +116,7 @@ class InfillRequest(_Native):
 
     ignored: ClassVar[frozenset[str]] = frozenset(
         {"n_indent", "samplers", "t_max_predict_ms", "t_max_prompt_ms"}
-    )  # editors use them to limit the answer
+    )  # fields by which editors limit the answer
 
     def asked(self, llm: Llama) -> CompletionRequest:
         """The equivalent completion request: see ``Translated``."""
@@ -151,7 +151,7 @@ def _part(index: int, text: str, tokens: list[int]) -> Item:
 
 
 class _Text:
-    """One text of the answer, as far as it has arrived."""
+    """One text of the answer, as far as its chunks have arrived."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -169,7 +169,7 @@ class _Translator:
         self._llm = llm
 
     def __call__(self, chunks: Generator[Item, None, None]) -> Generator[Item, None, None]:
-        """Yields one response, a list of them if several texts were asked for, or the chunks of a stream."""
+        """Yields one response, a list of responses if several texts were asked for, or the chunks of a stream."""
         prompts = [text.prompt for text in self._asked.texts()]
         texts = [_Text() for _ in prompts]
         for chunk in chunks:
@@ -197,7 +197,7 @@ class _Translator:
         streams, last = self._request.stream, text.last
         word, timings, whole_text = last.get("stopping_word", ""), last["timings"], "".join(text.parts)
         cut_off = last["choices"][0]["finish_reason"] == "length"
-        # If no token is generated, the prompt is not decoded either, so the timings do not count it.
+        # If no token is generated, the prompt is not decoded either: the timings are 0, and the prompt is counted here.
         num_prompt = timings["cache_n"] + timings["prompt_n"] or self._size_of(prompt)
         whole: Item = {
             **_part(index, "" if streams else whole_text, [] if streams else text.tokens),
@@ -245,7 +245,7 @@ class _Translator:
         return found
 
     def _entry(self, token: int | None, name: str, logprob: float) -> Item:
-        """The entry of a token. It has the token's id if the text identifies the token."""
+        """The entry of a token. It has the token's id if the id is given, or if one token has this name."""
         data = bytes_named(name)
         if token is None:
             ids = self._llm.tokenize(data, add_bos=False, special=True) if data else []
@@ -255,7 +255,7 @@ class _Translator:
 
 
 def _at(value: Any, path: str) -> Any:
-    """The value at a path such as timings/prompt_n; None if there is none."""
+    """The value at a path such as timings/prompt_n; None if the path leads to no value."""
     for name in path.split("/"):
         value = value.get(name) if isinstance(value, dict) else None
     return value

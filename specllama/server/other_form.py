@@ -23,7 +23,7 @@ def with_fields_of(model: type[BaseModel], without: Iterable[str]) -> Callable[[
     """Returns a function that adds, to a body's entry in /openapi.json, the fields that are passed on.
 
     Args:
-        model: the request that these fields belong to.
+        model: the type of the equivalent request, which has these fields.
         without: fields of `model` that have another form here.
     """
 
@@ -95,7 +95,7 @@ class OtherChat(OtherForm):
         raise NotImplementedError
 
     def place(self, place: Place) -> Place:
-        """Where this body has what stands at `place` in the equivalent chat request."""
+        """The place in this body that became `place` in the equivalent chat request, for error messages."""
         return place
 
     def asked(self, llm: Llama) -> ChatRequest:

@@ -1,6 +1,6 @@
-"""What a stream says while nothing else comes: that it is alive, and how much of the prompt is read, if that was asked.
+"""What a stream sends while there is no token: pings and, if asked for, how much of the prompt is read.
 
-Proxies and clients close a connection on which nothing comes for a minute or some.
+Proxies and clients close a connection on which nothing comes for a minute or more.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from .chats import ChatRequest
 from .completions import CompletionRequest
 from .job import Item, Job
 
-_EVERY = 0.25  # seconds between two looks at the prompt
-_PING = 5.0  # seconds without a byte
+_EVERY = 0.25  # seconds between two checks of the prompt's progress
+_PING = 5.0  # seconds without a byte after which a ping is sent
 
 
 async def with_pings(job: Job, progress: Callable[[], Item | None] | None) -> AsyncGenerator[Any, None]:
-    """Yields the items of a job, and None where nothing has come for some seconds.
+    """Yields the items of a job, and None, for a ping, whenever nothing has come for `_PING` seconds.
 
     Args:
         job: answers the request.
-        progress: gives a chunk with the progress of the prompt, if there is any news; None if nobody asks for it. Only
-            used before the first item.
+        progress: a function that gives a chunk with the progress of the prompt, or None if there is no news. It is
+            called only before the first item. None: the request does not ask for the progress.
     """
     coming: asyncio.Task[Any] | None = None
     try:
@@ -60,7 +60,7 @@ class Progress:
 
     Args:
         job: answers the request.
-        chunk: the other fields of a chunk with the progress.
+        chunk: a chunk without text, to which the progress is added.
     """
 
     def __init__(self, job: Job, chunk: Item) -> None:
@@ -89,7 +89,7 @@ class Progress:
 
 
 def empty_chunk(request: ChatRequest | CompletionRequest) -> Item:
-    """A chunk of an answer without text."""
+    """A chunk without text, to which the progress of the prompt is added."""
     is_chat = isinstance(request, ChatRequest)
     text: dict[str, Any] = {"delta": {}} if is_chat else {"text": "", "logprobs": None}
     return {

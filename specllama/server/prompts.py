@@ -16,7 +16,7 @@ OnePrompt = str | list[int | str]
 
 
 def checked_prompt(prompt: Any) -> OnePrompt | list[OnePrompt]:
-    """Checks one prompt or several. A union of types would make millions of errors for a long list."""
+    """Checks one prompt or several. For a long list, pydantic's union of types would report millions of errors."""
     if isinstance(prompt, list) and prompt and not any(type(part) is int for part in prompt):
         return [_one_prompt(part) for part in prompt]
     return _one_prompt(prompt)
@@ -45,12 +45,12 @@ def checked_ids(given: Any) -> OnePrompt | list[OnePrompt]:
 
 
 def is_one(prompt: OnePrompt | list[OnePrompt]) -> TypeGuard[OnePrompt]:
-    """Whether it is one prompt, not a list of prompts."""
+    """Whether a value is one prompt, not a list of prompts."""
     return isinstance(prompt, str) or not prompt or any(isinstance(part, int) for part in prompt)
 
 
 def ids_of(llm: Llama, prompt: OnePrompt) -> str | list[int]:
-    """Converts a prompt of texts and ids to ids; returns any other prompt unchanged."""
+    """Converts a list of texts and ids, or a text that begins with BOS, to ids; returns any other prompt unchanged."""
     if isinstance(prompt, str) and _has_bos(llm, prompt):
         return _tokens_of(llm, prompt)
     if isinstance(prompt, str) or _is_list_of(int, prompt):
@@ -65,7 +65,7 @@ def require_room_for_prompt(prompt: OnePrompt, n_ctx: int, other_bytes: int = 0)
     """Refuses a prompt that cannot fit, before it is tokenized.
 
     Raises:
-        ValueError: it cannot fit beside `other_bytes` of other text.
+        ValueError: the prompt cannot fit beside `other_bytes` of other text.
     """
     num_ids = 0 if isinstance(prompt, str) else sum(isinstance(part, int) for part in prompt)
     require_room_for_ids(num_ids, n_ctx)
@@ -82,7 +82,7 @@ def _tokens_of(llm: Llama, text: str, *, is_first: bool = False) -> list[int]:
 
 
 def _has_bos(llm: Llama, text: str) -> bool:
-    """Whether a text begins with the name of the token that would be put before it, as rendered chats often do."""
+    """Whether a text begins with the name of BOS, which the model wants before texts. Rendered chats often do."""
     name = llm.engine.text(leading_tokens(llm), special=True).decode("utf-8", "replace")
     return bool(name) and text.startswith(name)
 

@@ -1,4 +1,4 @@
-"""Responses: one JSON object, or a stream of them as server-sent events."""
+"""Responses: one JSON object, or a stream of JSON objects as server-sent events."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class JsonReply(Response):
 
 @contextlib.asynccontextmanager
 async def stopped_when_client_leaves(receive: Receive, job: Job) -> AsyncIterator[None]:
-    """While the block runs, a client that disconnects stops the job, and so does whatever ends the block early.
+    """Stops the job if the client disconnects while the block runs, or if an exception ends the block.
 
-    The request's body must have been read.
+    The request's body must have been read before.
     """
 
     async def watch() -> None:
@@ -58,7 +58,7 @@ async def stopped_when_client_leaves(receive: Receive, job: Job) -> AsyncIterato
 
 
 PING = b": ping\n\n"
-"""A comment, which all readers of server-sent events pass over."""
+"""A comment of server-sent events, which all clients ignore."""
 
 
 def event_of(item: Item) -> bytes:
@@ -68,16 +68,16 @@ def event_of(item: Item) -> bytes:
 
 
 class EventStream(Response):
-    """Sends the events of a job. The last one is ``[DONE]``, a final one of the job's own, or an error object.
+    """Sends the events of a job. The last event is ``[DONE]``, the job's own last event, or an error object.
 
-    The head is sent at once, and a ping wherever nothing comes for some seconds, also while the request waits in line.
+    The head is sent at once, and a ping whenever nothing comes for some seconds, also while the request waits in line.
     Starlette's StreamingResponse would not notice that the client has left until it sends the next event.
 
     Args:
         job: gives the events, as bytes.
         error_event: makes the event of an error, from the error and the number of events so far.
-        progress: gives chunks with the progress of the prompt; None if nobody asks for it.
-        ping: the ping.
+        progress: gives chunks with the progress of the prompt; None if the request does not ask for it.
+        ping: the bytes to send while no event comes.
         ends_itself: whether the events have an end of their own, so that ``[DONE]`` is not sent.
     """
 

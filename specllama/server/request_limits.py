@@ -22,18 +22,18 @@ from specllama.many import Line
 
 MAX_BODY = 8 << 20
 """The default limit of a body, in bytes."""
-_MOST_VALUES = 1 << 17
-_MOST_WITHOUT_IDS = 1 << 14
-_SECONDS_TO_SEND = 60
-_SLOWEST = 1 << 15  # bytes in a second for a large body, because others wait for its place
-_PATIENCE = 3.0  # seconds that a large body may be late
-_LARGE = 1 << 16  # bytes: the number of larger bodies in memory is limited
-_MOST_LARGE = 4
-_MOST_PROBLEMS = 5
-_LONGEST_PROBLEM = 300
+_MOST_VALUES = 1 << 17  # JSON values in a body; more get 413
+_MOST_WITHOUT_IDS = 1 << 14  # JSON values in a body that are not token ids; more get 413
+_SECONDS_TO_SEND = 60  # for a whole body; then 408
+_SLOWEST = 1 << 15  # bytes a second at which a large body must arrive, because other large bodies wait for its place
+_PATIENCE = 3.0  # seconds that a part of a large body may be late
+_LARGE = 1 << 16  # bytes beyond which a body is large
+_MOST_LARGE = 4  # large bodies in memory at once
+_MOST_PROBLEMS = 5  # in an error message
+_LONGEST_PROBLEM = 300  # characters of a problem in an error message
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json\s*(?:;.*)?\Z", re.I)
 _CHARSET = re.compile(r""";\s*charset\s*=\s*"?([^\s";]*)""", re.I)
-_PART = re.compile(rb'"[^"]*"?|[,\[{]')  # a text without escaped quotes, or a character that stands before a value
+_PART = re.compile(rb'"[^"]*"?|[,\[{]')  # a JSON string without escaped quotes, or a character that precedes a value
 _MAY_HAVE_HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 _HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair, which no tokenizer can read
 
@@ -44,8 +44,8 @@ _Result = TypeVar("_Result")
 class Bodies:
     """Reads and checks bodies.
 
-    Parsing runs in threads of its own. Python's JSON parser and pydantic hold the GIL until they have finished, so the
-    size of their input is limited before.
+    Parsing runs in threads of its own. Python's JSON parser and pydantic hold the GIL until they have finished, so
+    bodies that are too large are refused before parsing.
 
     Args:
         most_bytes: the limit of a body; longer ones get 413.
@@ -85,7 +85,7 @@ class Bodies:
             return await self.run(_parse, body, model)
 
     async def run(self, function: Callable[..., _Result], *args: Any) -> _Result:
-        """Calls a function in one of the threads."""
+        """Calls a function in one of the parsing threads."""
         result: concurrent.futures.Future[_Result] = concurrent.futures.Future()
 
         def call() -> None:
@@ -100,9 +100,9 @@ class Bodies:
         return await asyncio.wrap_future(result)
 
     async def _read(self, request: Request, memory: contextlib.AsyncExitStack) -> bytes:
-        """Reads the bytes. A large body waits for a place in `memory`; until then no more of it is read.
+        """Reads the bytes. A large body waits for one of ``_MOST_LARGE`` places; until then no more of it is read.
 
-        Once it has a place, the body must arrive fast enough, because other bodies wait for the place.
+        Once it has a place, which `memory` gives back, the body must arrive fast enough, as others wait for the place.
         """
         declared = request.headers.get("content-length", "")
         self._require_fits(int(declared) if declared.isdecimal() else 0)
@@ -130,7 +130,7 @@ class Bodies:
 
 
 async def _before(last: float | None, part: Awaitable[bytes | None]) -> bytes | None:
-    """Waits for a part of a body until the time `last`, and then raises an HTTPException (408). None: no limit."""
+    """Waits for a part of a body until the time `last`, and then raises an HTTPException (408). None: waits forever."""
     try:
         return await asyncio.wait_for(part, None if last is None else last - time.monotonic())
     except asyncio.TimeoutError:
@@ -163,7 +163,7 @@ def _parse(body: bytes, model: type[_Body]) -> _Body:
         raise_too_deep("the body")
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise HTTPException(400, f"the body is not JSON: {str(error)[:_LONGEST_PROBLEM]}") from None
-    except ValueError:  # Python's own limit
+    except ValueError:  # Python refuses to convert longer numbers
         raise HTTPException(400, "a number has more than 4300 digits: send a smaller one") from None
     if not isinstance(value, dict):
         raise HTTPException(400, "the body must be a JSON object, such as {}")
@@ -174,7 +174,7 @@ def _parse(body: bytes, model: type[_Body]) -> _Body:
 
 
 Place = tuple[int | str, ...]
-"""Where something stands in a body: the names of fields and the numbers in lists that lead to it."""
+"""The place of a value in a body: the names of fields and the indices in lists that lead to the value."""
 
 
 def checked(value: dict[str, Any], model: type[_Body], place: Callable[[Place], Place] = lambda place: place) -> _Body:
@@ -182,8 +182,9 @@ def checked(value: dict[str, Any], model: type[_Body], place: Callable[[Place], 
 
     Args:
         value: the body.
-        model: its type.
-        place: if the body was made of another one, which the client has sent: converts a place in it to one in that.
+        model: the body's type.
+        place: a function for a body that was translated from the client's: it converts a place in `value` to the place
+            in the client's body, for error messages.
 
     Raises:
         HTTPException: 400, and a message that says what is wrong.
@@ -198,7 +199,7 @@ def checked(value: dict[str, Any], model: type[_Body], place: Callable[[Place], 
 
 
 def _num_values(body: bytes) -> int:
-    """The approximate number of values. Refuses a body that takes long to parse: parsing cannot be interrupted."""
+    """The approximate number of values. Refuses a body with too many of them, because parsing cannot be interrupted."""
     most = body.count(b",") + body.count(b"[") + body.count(b"{")
     if most <= _MOST_WITHOUT_IDS:
         return most
@@ -215,7 +216,7 @@ def _num_values(body: bytes) -> int:
 
 
 def _num_ids(body: dict[str, Any]) -> int:
-    """How many of the values are token ids, which are parsed quickly."""
+    """The number of token ids in a body. These are parsed quickly, so more of them are allowed than of other values."""
     lists = [body.get(name) for name in ("prompt", "tokens", "input", "content")]
     return sum(_num_in(ids) for ids in lists if isinstance(ids, list))
 

@@ -36,7 +36,7 @@ _REFUSED = {
 }
 _IGNORED = frozenset(
     {"max_tool_calls", "truncation"}
-)  # they limit OpenAI's own tools, or say how an input that is too long is cut
+)  # fields that limit OpenAI's own tools, or say how an input that is too long is cut
 _OF_CHATS = {
     "functions": "tools",
     "function_call": "tool_choice",
@@ -48,14 +48,14 @@ _OF_CHATS = {
     "response_format": "text.format",
     **dict.fromkeys(("timings_per_token", "return_origins", "return_progress"), "/v1/chat/completions"),
 }
-"""Fields of /v1/chat/completions, and what to send here in their place."""
+"""Fields of /v1/chat/completions that are refused here, and for each what to send in its place, for the message."""
 _LOGPROBS = "message.output_text.logprobs"
-_INCLUDED = {  # all but the first are about features that this server lacks
+_INCLUDED = {  # accepted values of `include`. All but the first are about features that this server lacks
     *(_LOGPROBS, "reasoning.encrypted_content", "file_search_call.results", "web_search_call.results"),
     *("web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url"),
     "code_interpreter_call.outputs",
 }
-_SENT_BACK = {"type", "id", "status", "created_by", "phase", "caller", "namespace", "async"}  # with any item
+_SENT_BACK = {"type", "id", "status", "created_by", "phase", "caller", "namespace", "async"}  # in any item
 _OF_ITEM = {
     "message": {"role", "content"},
     "reasoning": {"summary", "content", "encrypted_content"},
@@ -70,7 +70,7 @@ _LEFT_OUT = {
     *("apply_patch_call", "apply_patch_call_output", "mcp_list_tools", "mcp_call", "mcp_approval_request"),
     *("mcp_approval_response", "tool_search_call", "tool_search_output", "compaction"),
 }
-"""Items of tools that another server has run, or that cannot be read."""
+"""Types of items that are left out: of tools that another server has run, or unreadable."""
 _BREAK = "prompt_cache_breakpoint"
 _OF_PART = {
     "input_text": {"text", _BREAK},
@@ -79,7 +79,7 @@ _OF_PART = {
     "refusal": {"refusal"},
     "input_image": {"image_url", "detail", "file_id", _BREAK},
 }
-"""The fields of each type of part, beside its type. OpenAI's client sends back what it got."""
+"""The fields of each type of part, beside its type. OpenAI's client also sends back all fields of answers."""
 _OF_TOOL = {"type", "name", "description", "parameters", "strict"}
 _WITHOUT_EFFECT_OF_TOOL = {"allowed_callers", "async", "defer_loading", "output_schema"}
 
@@ -165,7 +165,7 @@ class ResponsesRequest(OtherChat):
         return body
 
     def translator(self, asked: ChatRequest) -> _Events:
-        """Returns what translates the answer: see ``Translated``."""
+        """Returns the translator of the answer: see ``Translated``."""
         return _Events(self, asked)
 
 
@@ -195,7 +195,7 @@ def add_responses(app: FastAPI, generating: Generating) -> None:
 
 
 def _error_event(error: Exception, number: int) -> Item:
-    """OpenAI's error event. It also has the object from which OpenAI's clients raise an error during a stream."""
+    """OpenAI's error event. It also has the field ``error``, by which OpenAI's clients raise an error in a stream."""
     said = error_body(error)
     fields = {name: said["error"][name] for name in ("code", "message", "param")}
     return {"type": "error", **fields, "sequence_number": number, **said}
@@ -254,7 +254,7 @@ def _add_call(messages: list[dict[str, Any]], item: dict[str, Any]) -> None:
 
 
 def _add_custom_call(messages: list[dict[str, Any]], item: dict[str, Any]) -> None:
-    """Add a call whose input is a text. In chats the arguments of a call are an object, so the text becomes a field."""
+    """Add a call whose input is a text. In chats the arguments of a call are an object: the text is its one field."""
     _add_call(messages, {**item, "arguments": json.dumps({"input": _text(item, "input")}, ensure_ascii=False)})
 
 
@@ -277,7 +277,7 @@ _ITEMS: dict[str, Callable[[list[dict[str, Any]], dict[str, Any]], None]] = {
 
 
 def _is_open(messages: list[dict[str, Any]]) -> bool:
-    """Whether the last message is the model's: its thoughts, text and calls are one message."""
+    """Whether the last message is the model's. The next item of the model's then becomes a part of this message."""
     return bool(messages) and messages[-1]["role"] == "assistant"
 
 
@@ -289,7 +289,7 @@ def _text(item: dict[str, Any], name: str) -> str:
 
 
 def _part(part: Any) -> Any:
-    """A part of a chat message. Parts with text have the same form in chats."""
+    """The part of a chat message for a part of an item. Parts with text have the same form in both."""
     kind = part.get("type") if isinstance(part, dict) else None
     if isinstance(kind, str) and kind in _OF_PART:
         require_known(f"the part {kind}", part, {"type", *_OF_PART[kind]})
@@ -307,7 +307,7 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choice(choice: str | dict[str, Any]) -> Any:
-    """The ``tool_choice`` of the chat. A malformed one is left to the check of chats."""
+    """The ``tool_choice`` of the chat. The check of chat requests refuses a malformed one later."""
     if not isinstance(choice, dict):
         return choice
     if choice.get("type") == "allowed_tools":
@@ -459,7 +459,7 @@ def _new_id(kind: str) -> str:
 
 
 def _content(block: Block) -> Item:
-    """The only part of an item with a text or a thought, as far as it is generated."""
+    """The only content part of an item with a text or a thought, with the text so far."""
     if block.kind == "thought":
         return {"type": "reasoning_text", "text": block.text}
     return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": list(block.logprobs)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 _log = logging.getLogger("specllama.server")
-_MOST = 100  # lines, since clients may send any number of different things
+_MOST = 100  # lines in all; clients could send any number of different names
 _said: set[str] = set()
 
 

@@ -19,7 +19,7 @@ from specllama.backend.streams import is_terminal
 from .connections import TimedConnection
 from .worker import OUTCOMES, Worker
 
-_GRACE_SECONDS = 10  # for clients to read the last part of their answers
+_GRACE_SECONDS = 10  # seconds at the shutdown for clients to read the last part of their answers
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MOST_KEPT = 1 << 20  # bytes: glibc returns larger free blocks to the system
 
@@ -35,12 +35,12 @@ def bound_socket(host: str, port: int) -> socket.socket:
         OSError: the address does not exist or is in use.
     """
     try:
-        if not 0 <= port <= 65535:  # getaddrinfo would reduce it modulo 65536
+        if not 0 <= port <= 65535:  # getaddrinfo would take the port modulo 65536
             raise OSError("there is no such port")
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with contextlib.ExitStack() as on_failure:
             bound = on_failure.enter_context(socket.socket(family, kind, protocol))
-            if sys.platform != "win32":  # on Windows it would let two servers share the port
+            if sys.platform != "win32":  # on Windows SO_REUSEADDR would let two servers share the port
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
             on_failure.pop_all()
@@ -55,7 +55,7 @@ def serve(
     say: Callable[[str], object] = lambda text: None,
     begun: Callable[[], object] = lambda: None,
 ) -> None:
-    """Serves until SIGTERM or Ctrl-C. Running answers are stopped within a round, and say that they were stopped.
+    """Serves until SIGTERM or Ctrl-C. Running answers are then stopped within a round, and end with an error.
 
     Args:
         app: from ``create_app``.
@@ -77,10 +77,10 @@ def serve(
 def _heard_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """A block in which signals go to a handler.
 
-    uvicorn sets the same handler, but later. Until then asyncio would hear Ctrl-C, and cancel what has begun, with a
-    traceback.
+    uvicorn sets the same handler, but later. Until then asyncio would handle Ctrl-C: it would cancel the task that runs
+    the server, with a traceback.
     """
-    if threading.current_thread() is not threading.main_thread():  # only that one can set handlers
+    if threading.current_thread() is not threading.main_thread():  # only the main thread can set handlers
         yield
         return
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -107,8 +107,8 @@ def configured(app: FastAPI) -> uvicorn.Config:
 def give_back_freed_memory() -> None:
     """Makes glibc return freed memory to the system, for the whole process. Does nothing on other systems.
 
-    glibc raises its thresholds to the largest block that was freed. After a body of 8 MB, each thread's heap may keep
-    up to twice as much for good, and a server has many threads.
+    By default glibc raises its thresholds to the largest block that was freed. After a body of 8 MB, each thread's heap
+    may keep up to 16 MB for good, and a server has many threads.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -131,13 +131,13 @@ class _Server(uvicorn.Server):
         self.interrupted = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Notes that a signal ends the server. uvicorn would raise it again at the end; a SIGTERM here is no error."""
+        """Notes that a signal ends the server. uvicorn would raise it again at the end; SIGTERM is no error here."""
         self.interrupted = self.interrupted or sig == signal.SIGINT
         self.force_exit = self.force_exit or (self.should_exit and sig == signal.SIGINT)
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Says that the server listens, once it does."""
+        """Starts the server, and calls `begun` once it listens."""
         await super().startup(sockets)
         self._begun()
 

@@ -1,4 +1,4 @@
-"""Several texts of one request: answers to several prompts, or several answers to one."""
+"""Several texts of one request: answers to several prompts, or several answers to one prompt."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .job import Item, Work
 
 Request = CompletionRequest | ChatRequest
 Lend = Callable[[Job], contextlib.AbstractContextManager[Slot]]
-"""Lends a slot to a job for the length of a block. It may have to wait for one."""
+"""Lends a slot to a job for the length of a block. Entering the block may wait until a slot is free."""
 _Numbered = tuple[int, Item]
-"""An item, with the number of its text."""
+"""The index of a text in its request, and an item of this text."""
 
 
 def answering(
@@ -56,7 +56,7 @@ def answering(
                 else:
                     yield _response(request, [item for _, item in sorted(items, key=lambda each: each[0])], watches)
         finally:
-            for each in watches:  # all of them have ended by now
+            for each in watches:  # all texts have ended by now: the whole request's watch gets their numbers
                 watch.end(each.tally())
 
     return work
@@ -85,7 +85,7 @@ def _items(watch: Watch, jobs: Iterable[Job], lend: Lend, at_once: int) -> Gener
         return
     with Runner(at_once, jobs, functools.partial(_given, lend)) as items:
         yield from items
-    watch.poll()  # a text that was stopped has ended without an error
+    watch.poll()  # raises Stopped if the client has left: the texts themselves have then ended without an error
 
 
 def _chunks(request: Request, items: Iterator[_Numbered], watches: list[Watch]) -> Generator[Item, None, None]:
@@ -117,7 +117,7 @@ def _response(request: Request, responses: list[Item], watches: list[Watch]) -> 
 
 
 def _choice(response: Item, *, keeps_logprobs: bool) -> Item:
-    """The choice of a response, with its tokens."""
+    """The choice of a response, with the response's field ``tokens``."""
     [choice] = response["choices"]
     tokens = {"tokens": response["tokens"]} if "tokens" in response else {}
     return {**choice, "logprobs": choice["logprobs"] if keeps_logprobs else None, **tokens}

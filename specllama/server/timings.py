@@ -10,8 +10,8 @@ from specllama.stats import Stats
 def timings(stats: Stats) -> dict[str, Any]:
     """The ``timings`` of a response. The names up to ``draft_n_accepted`` are llama-server's, the others ours.
 
-    Times are in milliseconds. ``speedup`` and ``plain_per_second`` use what ``"auto"`` measured of plain decoding; they
-    are None without it.
+    Times are in milliseconds. ``speedup`` and ``plain_per_second`` need the time of plain decoding, which ``"auto"``
+    measures; they are None without ``"auto"``.
     """
     num_prompt = stats.num_prompt_tokens - stats.num_prompt_tokens_reused
     return {

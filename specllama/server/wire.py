@@ -22,9 +22,9 @@ OF_CLIENTS = (
     "transforms",
     "usage",
 )
-"""Fields that clients send for their own service: Codex's, and OpenRouter's, which coding agents send to any server."""
+"""Fields for a client's own service, such as Codex's and OpenRouter's, which coding agents send to any server."""
 _INSIDE = ("cache_control", "reasoning_details")
-"""Such fields inside messages and tools."""
+"""Fields for a client's own service inside messages and tools."""
 WITHOUT_EFFECT = {
     # fields of OpenAI that mean nothing for one local model
     *("metadata", "moderation", "prompt_cache_key", "prompt_cache_options"),
@@ -41,7 +41,7 @@ WITHOUT_EFFECT = {
         "n_keep",
     ),
     *("return_tokens", "sse_ping_interval", "verbose"),
-    *("adaptive_decay", "t_max_prompt_ms"),  # about a refused field; and a field that llama-server itself ignores
+    *("adaptive_decay", "t_max_prompt_ms"),  # the first belongs to a refused field; llama-server ignores the second
 }
 """Fields that are accepted and have no effect: the answer would be the same."""
 REFUSED = {
@@ -61,7 +61,7 @@ def plain_body(body: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
 
     Args:
         body: a request.
-        known: the fields of all requests.
+        known: the names of the fields of all requests.
 
     Raises:
         ValueError: a field is unknown, or not supported.
@@ -89,7 +89,7 @@ def _pass_over(name: str) -> None:
 
 
 def _without_clients(given: Any) -> Any:
-    """A message or a tool without what clients send for their own service."""
+    """A message or a tool without fields for a client's own service."""
     found = [name for name in _INSIDE if isinstance(given, dict) and name in given]
     for name in found:
         _pass_over(name)
@@ -109,10 +109,10 @@ def _biases(given: list[Any] | dict[str, Any]) -> dict[str, Any]:
 
 
 def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of a chat in llama_cpp's form. Malformed values are left to the types.
+    """The body of a chat in llama_cpp's form. The types of the fields refuse malformed values later.
 
     Raises:
-        ValueError: a part of it has an unknown field, or the chosen tool is not in the request.
+        ValueError: a part of the body has an unknown field, or the chosen tool is not in the request.
     """
     plain = without_nulls(body)
     for name in ("messages", "tools"):
@@ -135,7 +135,7 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_others(tool: Any) -> bool:
-    """Whether a tool is no function, but one that another server would run. It is left out."""
+    """Whether a tool is no function, but one that another server would run. Such a tool is left out."""
     return isinstance(tool, dict) and isinstance(tool.get("type"), str) and tool["type"] != "function"
 
 
@@ -153,7 +153,7 @@ def _without_inner_nulls(given: Any, inner: str) -> Any:
 
 
 def _allowed_tools(body: dict[str, Any]) -> dict[str, Any]:
-    """The allowed tools and the choice among them, if ``tool_choice`` is a list of allowed tools.
+    """The fields ``tools`` and ``tool_choice``, if ``tool_choice`` is a list of allowed tools; else no fields.
 
     Raises:
         ValueError: the list is empty or malformed, or names a tool that is not in the request.

@@ -13,14 +13,14 @@ from .job import Job, Work
 
 OUTCOMES = ("completed", "failed", "stopped", "refused")
 """How the work of a request can end."""
-_LONGEST_RETRY = 60
+_LONGEST_RETRY = 60  # seconds: the most that Retry-After says
 
 
 class Worker:
     """Runs jobs in the order in which they arrive. All methods but `close` are for the event loop's thread.
 
     Jobs run in threads of the worker, because a thread that decodes keeps OpenMP threads of its own. If several texts
-    run at once, none of these threads decodes: their scheduler has a thread for that.
+    run at once, none of these threads decodes: the texts' scheduler has a thread that decodes for all.
 
     Args:
         max_waiting: how many jobs may wait besides the running ones.
@@ -34,7 +34,7 @@ class Worker:
         self._jobs: dict[Job, float] = {}  # for each job, when it began to wait
         self.closing = False
         """Whether further jobs are refused."""
-        self._mean_seconds = 0.0
+        self._mean_seconds = 0.0  # a moving average over completed jobs, from their queueing to their end
         self.outcomes = collections.Counter(dict.fromkeys(OUTCOMES, 0))
         """How many jobs ended in each way."""
 
@@ -77,11 +77,11 @@ class Worker:
         self._line.close()
 
     def _ended(self, job: Job) -> None:
-        self.outcomes[job.outcome] += 1  # counted before the model is free
+        self.outcomes[job.outcome] += 1  # counted before the client sees the end
         seconds = time.monotonic() - self._jobs.pop(job)
         if job.outcome == "completed":
             self._mean_seconds = 0.8 * self._mean_seconds + 0.2 * seconds if self._mean_seconds else seconds
 
     def _retry_after(self) -> int:
-        """Seconds until a retry makes sense: the mean time of a job with its wait. The queue takes about as long."""
+        """Seconds until a retry makes sense: the mean time of a job, its wait included."""
         return max(1, min(_LONGEST_RETRY, math.ceil(self._mean_seconds)))

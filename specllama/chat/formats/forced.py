@@ -1,7 +1,7 @@
-"""Writes the grammar of an answer that is prescribed, for llguidance: of calls, or of JSON in an answer's own place.
+"""Writes grammars for llguidance: of calls of tools, and of answers without calls.
 
-Calls are written in the form that the model was trained to write. Their grammar is for a whole answer, or for the rest
-of a call that the model has begun.
+Calls are written in the form that the model was trained to write. The grammar of calls is for a whole answer, or for
+the rest of a call that the model has begun.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def forced_calls(
         schemas: for each tool that may be called, its name and llguidance's schema of its parameters.
         token: gives the special token for a text; None if the model has no such token.
         several: whether there may be more than one call.
-        behind: the rest of the mark that ends a thought before the calls; None if they come at once.
+        behind: the rest of the mark that ends a thought before the calls; None if no thought comes before them.
         is_loose: whether the blanks around the pieces may differ from the form's.
 
     Returns:
@@ -57,7 +57,7 @@ def answer(matched: str, opening: Pieces, token: Callable[[str], int | None], *,
     """The grammar of an answer that is no call, for llguidance.
 
     Args:
-        matched: llguidance's grammar of it, as JSON.
+        matched: llguidance's grammar of the answer, as JSON.
         opening: the text that begins such an answer.
         token: gives the special token for a text; None if the model has no such token.
         behind: as for `forced_calls`.
@@ -79,7 +79,7 @@ def begun_thought(begin: Pieces, token: Callable[[str], int | None]) -> str:
 
 
 def _behind(mark: Pieces | None, grammar: _Grammar) -> str:
-    """What may stand before an answer: the rest of the mark that ends a thought, and blanks."""
+    """The grammar of the rest of the mark that ends a thought, and of blanks after it; empty if `mark` is None."""
     return "" if mark is None else f"{grammar.text(mark)} {_BLANKS}"
 
 
@@ -91,7 +91,7 @@ class _Grammar:
         self._is_loose = is_loose
         self.rules: list[str] = []
         self.parts: list[dict[str, Any]] = []
-        self._marks: list[str] = []  # the marks of `text_until`
+        self._marks: list[str] = []  # the marks for which `text_until` has made rules, by the rules' numbers
         self._named: dict[Hashable, str] = {}
         self._num_named = 0
 
@@ -153,7 +153,7 @@ def behind_trigger(
 
 
 def _without(pieces: Pieces, trigger: str) -> Pieces:
-    """The pieces without `trigger`, which is the beginning of their text."""
+    """The pieces without `trigger`, with which their joined text begins."""
     left = []
     for piece in pieces:
         covered, trigger = min(len(piece), len(trigger)), trigger[len(piece) :]

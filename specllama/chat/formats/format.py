@@ -31,7 +31,10 @@ class Grammar(Protocol):
         """The part that matches JSON of a schema."""
 
     def rule(self, write: Callable[[], str], key: Hashable = None) -> str:
-        """Add the rule that `write` gives, and return its name. A rule with a key is added once, and may use itself."""
+        """Add a rule with the body that `write` returns, and return its name. With a key it is added only once.
+
+        Such a rule may use itself.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,16 +42,16 @@ class Written:
     """How calls are written, for making a grammar.
 
     Attributes:
-        before: gives the text before the arguments, from the tool's name.
+        before: a function from the tool's name to the text before the arguments.
         after: the text after the arguments.
         begin: the text before the first call.
         end: the text after the last call.
         between: the text between two calls; None if there is only one call.
-        trigger: the beginning of the first call that always starts a call; empty if there is no such text.
-        bare: gives another text before the arguments, as small models write it, from the tool's name. The arguments
-            and a brace follow it.
-        bare_behind: the texts after which `bare` begins a call. At the start of an answer it always does.
-        arguments: gives the grammar of the arguments from the schema of the parameters; None if they are JSON.
+        trigger: the beginning of the first call, if such a text always begins a call; else empty.
+        bare: a function from the tool's name to another text before the arguments, as small models write it. The
+            arguments and a closing brace follow this text. None if there is no such text.
+        bare_behind: the texts after which `bare` begins a call. At the start of an answer `bare` always begins one.
+        arguments: a function from the schema of the parameters to the grammar of the arguments; None if they are JSON.
     """
 
     before: Callable[[str], Pieces]
@@ -68,10 +71,10 @@ class Format:
 
     Attributes:
         name: the name of the form.
-        is_in: whether a chat template teaches it.
-        openings: the texts that begin a call. The function of each reads what follows, and is given the text.
-        marks: other texts that may be special tokens. They are read, and not shown.
-        at_start: reads an answer that begins with none of the openings; None if there is nothing to read then.
+        is_in: whether a chat template teaches this form.
+        openings: the texts that begin a call, each with a function that gets this text and reads what follows it.
+        marks: other texts of the form that may be special tokens. They are read, and not shown.
+        at_start: reads calls at the start of an answer that have no opening; None if there are no such calls.
         written: how calls are written; None if calls of this form cannot be forced.
         thoughts: the texts before and after a thought, if they are not in `thinking.THOUGHTS`.
         answer: the text that begins an answer without calls; empty if it has no mark.

@@ -36,7 +36,7 @@ def _calls(name: str, begin: str, end: str, quote: str) -> Format:
 
 
 def _value(reading: Reading, write: Callable[[str], None], quote: str, end: str) -> Parsing[None]:
-    """Read a value, and write it as JSON."""
+    """Read a value in Gemma's form, and write it as JSON."""
     yield from spaces(reading)
     if (yield from literally(reading, quote)):
         write('"')

@@ -15,7 +15,7 @@ _THOUGHTS = re.compile(r"<\|channel\|>\s*analysis")
 
 
 def _message(reading: Reading, mark: str) -> Parsing[None]:
-    """Read a message. Its first mark was read already."""
+    """Read a message, whose first mark was read already."""
     at = reading.at
     header: list[str] = []
     if not (yield from text_until(reading, header.append, (_MESSAGE,))):
@@ -35,7 +35,7 @@ def _message(reading: Reading, mark: str) -> Parsing[None]:
     found = yield from text_until(reading, write, (_START, _CHANNEL, *_ENDS))
     if is_thought:
         reading.end_thought()
-    if found in (_START, _CHANNEL):  # the beginning of the next message
+    if found in (_START, _CHANNEL):  # the beginning of the next message, which is read again as such
         reading.back_to(reading.at - len(found))
 
 

@@ -1,6 +1,6 @@
 """Calls as ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``: Hermes, Qwen 2.5 and 3, and many others.
 
-Small models often write other text around the object, or none. Such an object is a call if it has the name of a tool.
+Small models often write other marks around the object, or none. Such an object is a call if it has the name of a tool.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _at_start(reading: Reading) -> Parsing[None]:
 
 HERMES = Format(
     "hermes",
-    lambda template: _TAUGHT.search(template) is not None,  # marks alone do not show it: other forms have the same
+    lambda template: _TAUGHT.search(template) is not None,  # the marks alone do not tell: other forms have the same
     {_BEGIN: _called, **dict.fromkeys(_OTHERS, _otherwise)},
     marks=(_END,),
     at_start=_at_start,

@@ -28,12 +28,12 @@ def json_or_string(text: str) -> str:
 
 
 def begun_object(name: str, arguments: str = "arguments") -> str:
-    """The beginning of a call of this function as an object, up to the arguments."""
+    """The beginning of a call of this function as a JSON object, up to the arguments."""
     return f'{{"name": {json.dumps(name)}, "{arguments}": '
 
 
 def json_value(reading: Reading, write: Callable[[str], None]) -> Parsing[None]:
-    """Read one JSON value, and write its text unchanged. Stops at a character that cannot be in it."""
+    """Read one JSON value, and write its text unchanged. Stops before a character that no JSON value has there."""
     depth, in_string, is_escaped = 0, False, False
     at = reading.at
     while character := (yield from reading.next()):
@@ -73,7 +73,7 @@ def call_object(reading: Reading, *, known_only: bool = False) -> Parsing[str | 
             name of a tool.
 
     Returns:
-        None if it was a call; otherwise the text that was read.
+        None if the object was a call; otherwise the text that was read.
     """
     start = reading.at
     name, early, is_called = "", "", False
@@ -136,5 +136,5 @@ def _text_of(value: str) -> str:
 
 
 def _as_arguments(value: str) -> str:
-    """Arguments that are no object. Some models write them as a string with JSON, as OpenAI's API does."""
+    """The JSON of arguments that are no object. Some models write a string with JSON, as OpenAI's API does."""
     return "{}" if value == "null" else _text_of(value) or value

@@ -19,7 +19,7 @@ _SHARED = ("$defs", "definitions")  # parts of a schema that the schemas of its 
 
 @dataclasses.dataclass(frozen=True)
 class Keyed:
-    """How such arguments are written.
+    """The marks of one form with keys and values.
 
     Attributes:
         before: the mark before a key.
@@ -88,7 +88,7 @@ class Keyed:
         return found
 
     def written(self, schema: Mapping[str, Any], grammar: Grammar) -> str:
-        """The grammar of the arguments. They come in the order of the schema, and optional ones may be missing.
+        """The grammar of the arguments, in the order of the schema. Optional arguments may be missing.
 
         Args:
             schema: the schema of the parameters.
@@ -121,7 +121,7 @@ class Keyed:
 
 
 def _types(schema: Any) -> dict[str, Any]:
-    """The types of a tool's parameters by their names, as far as its schema gives them."""
+    """The types of a tool's parameters, by the parameters' names, as far as the schema gives types."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not isinstance(properties, Mapping):
         return {}

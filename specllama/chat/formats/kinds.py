@@ -33,7 +33,7 @@ FORMATS = (
     HERMES,
     LLAMA3,
 )
-"""All forms. The first one that a template teaches is taken."""
+"""All forms, in the order of trial: the first one that a chat template teaches is taken."""
 
 
 @functools.lru_cache(maxsize=32)
@@ -55,8 +55,8 @@ def read_answer(
 
     Args:
         reading: the answer.
-        form: the form of its calls; None if it has no calls.
-        thoughts: the marks around a thought before the answer; None if it has no thoughts.
+        form: the form of the answer's calls; None if there are no calls.
+        thoughts: the marks around a thought before the answer; None if there are no thoughts.
         is_thinking: whether the prompt has begun the thought.
         is_free: whether the model may write anything. If a grammar prescribes the answer, there are calls only if the
             answer begins with one: other JSON, and marks in its texts, are no calls.
@@ -80,7 +80,7 @@ def _is_marked(form: Format) -> bool:
 
 
 def _begins_call(reading: Reading, form: Format) -> Parsing[bool]:
-    """Whether a call is next. Nothing but blanks is read."""
+    """Whether a call is next in the text. The text is read again afterwards."""
     at = reading.at
     bare = None if form.written is None or _is_marked(form) else form.written.bare
     yield from spaces(reading)

@@ -1,7 +1,7 @@
 """Calls as ``{"name": ..., "parameters": {...}}``, alone or after ``<|python_tag|>``: Llama 3.1 to 3.3.
 
-`BARE` has no such tag, and ``arguments`` in place of ``parameters``. It is asked of models whose chat template teaches
-no form.
+`BARE` has no such tag, and ``arguments`` in place of ``parameters``. It is the form for forced calls of models whose
+chat template teaches no form.
 """
 
 from __future__ import annotations

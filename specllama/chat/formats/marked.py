@@ -39,7 +39,7 @@ class Marked:
         if not isinstance(properties, Mapping) or not properties:
             others = schema.get("additionalProperties", True)
             return "" if others is False else self._several(self._pair(_KEY, others), 0, None)
-        firsts: list[str] = []  # for each member that may come first, the grammar from it on
+        firsts: list[str] = []  # for each member that may come first, the grammar of this and all later members
         behind = ""  # the grammar of all members after the current one
         for key in sorted(properties, key=str.lower, reverse=True):
             if properties[key] is False:

@@ -1,6 +1,7 @@
 """Calls after ``[TOOL_CALLS]``: Mistral.
 
-A list of JSON objects follows the mark. Since 2025 it is a name with its arguments, and each call has its own mark.
+A list of JSON objects follows the mark. In templates since 2025, the name of a tool and its arguments follow instead,
+and each call has its own mark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads an answer character by character, so that the result does not depend on how it arrives in pieces."""
+"""Reads an answer character by character, so that the result does not depend on how the answer is cut into pieces."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
 Parsing = Generator[None, str, _Result]
-"""A reader of an answer, as a generator. It is sent one character at a time, and empty strings after the end."""
+"""A reader of an answer, as a generator. ``send`` gives it one character at a time, and empty strings after the end."""
 Delta = dict[str, Any]
-"""The new parts of a message: ``reasoning_content``, ``content`` and ``tool_calls``, without those that are empty."""
+"""The new parts of a message: ``reasoning_content``, ``content`` and ``tool_calls``. Empty fields are left out."""
 
 
 class Reading:
@@ -19,11 +19,12 @@ class Reading:
     Args:
         tools: the schemas of the tools' parameters, by the tools' names.
         parallel: whether the answer may have more than one call. If not, calls after the first are left out.
-        has_calls: whether the answer may have calls. Then spaces are held back, since those before a call are left out.
+        has_calls: whether the answer may have calls. Then spaces at the end are held back: before a call they are
+            dropped.
 
     Attributes:
         tools: the argument.
-        is_over: whether the only call that is allowed was made, so that all later text is left out.
+        is_over: whether the only allowed call is complete, so that all later text is left out.
     """
 
     def __init__(self, tools: Mapping[str, Any], *, parallel: bool = True, has_calls: bool = True) -> None:
@@ -33,7 +34,7 @@ class Reading:
         self._read: list[str] = []
         self._back: list[str] = []  # characters to read again, the next one last
         self._spaces = ""  # spaces of the content that are held back
-        self._is_fresh = False  # after a call or a thought, where blanks before the content are left out
+        self._is_fresh = False  # whether a call or a thought was just read: blanks before the content are left out then
         self._has_content = False
         self._thought_spaces = ""
         self._thinks_first = True
@@ -77,7 +78,7 @@ class Reading:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the answer has ended in a call or right behind one. Then an unfinished mark is not taken for text."""
+        """Whether the answer has ended in a call or right behind one. Then an unfinished mark does not become text."""
         return self._has_ended and self._is_fresh and self._number >= 0
 
     def content(self, text: str) -> None:
@@ -139,7 +140,7 @@ class Reading:
         self._calls[-1]["function"]["arguments"] += text
 
     def end_calls(self) -> None:
-        """Note that a call, or several in a row, are over."""
+        """Note that a call, or a row of calls, is complete."""
         self.is_over = self.is_over or (self._number >= 0 and not self._parallel)
 
     def end(self) -> None:
@@ -158,7 +159,7 @@ class Reading:
 
 
 def text_until(reading: Reading, write: Callable[[str], None], marks: Collection[str]) -> Parsing[str]:
-    """Read and write text up to the first of some marks. Returns the mark; at the end of the answer an empty string."""
+    """Read text up to the first of some marks, and write it. Returns the mark; empty at the end of the answer."""
     pending = ""
     while character := (yield from reading.next()):
         pending += character
@@ -173,7 +174,7 @@ def text_until(reading: Reading, write: Callable[[str], None], marks: Collection
 
 
 def literally(reading: Reading, text: str) -> Parsing[bool]:
-    """Read `text` if it is next. Returns whether it was."""
+    """Read `text` if the answer goes on with it. Returns whether it does."""
     at = reading.at
     for expected in text:
         if (yield from reading.next()) != expected:
@@ -185,7 +186,7 @@ def literally(reading: Reading, text: str) -> Parsing[bool]:
 
 
 def spaces(reading: Reading) -> Parsing[None]:
-    """Read all spaces that are next."""
+    """Read all spaces up to the next other character."""
     at = reading.at
     while (yield from reading.next()).isspace():
         at = reading.at
@@ -193,7 +194,7 @@ def spaces(reading: Reading) -> Parsing[None]:
 
 
 def closing(reading: Reading, text: str) -> Parsing[bool]:
-    """Read spaces and then `text`, if these are next. Returns whether they were."""
+    """Read spaces and then `text`, if the answer goes on with them. Returns whether it does."""
     at = reading.at
     yield from spaces(reading)
     found = yield from literally(reading, text)
@@ -209,10 +210,10 @@ def section(
 
     Args:
         reading: the state.
-        mark: the mark that was read. It is content if no call follows.
+        mark: the mark that was read. It becomes content if no call follows.
         begin: the mark that begins each call.
         end: the mark that ends the section.
-        call: reads the rest of one call, and returns whether it is a call. If it is none, what was read is content.
+        call: reads the rest of one call, and returns whether it is a call. If not, the text read becomes content.
     """
     at = reading.at
     while (yield from closing(reading, begin)):
@@ -230,7 +231,7 @@ class Reader:
 
     Args:
         reading: the state.
-        parsing: the generator that reads.
+        parsing: the generator that reads the characters, and changes `reading`.
     """
 
     def __init__(self, reading: Reading, parsing: Parsing[None]) -> None:
@@ -240,7 +241,7 @@ class Reader:
 
     @property
     def is_over(self) -> bool:
-        """Whether all later text would be left out."""
+        """Whether the only allowed call is complete, so that all later text is left out."""
         return self._reading.is_over
 
     def feed(self, text: str) -> Delta:

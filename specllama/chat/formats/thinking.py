@@ -24,7 +24,7 @@ def is_open(prompt: str, thoughts: tuple[Pieces, Pieces]) -> bool:
 
 
 def is_closed(prompt: str, thoughts: tuple[Pieces, Pieces]) -> bool:
-    """Whether a prompt ends with the mark that ends a thought: the model is not to think."""
+    """Whether a prompt ends with the mark that ends a thought. Then the model is not to think."""
     return prompt.rstrip().endswith("".join(thoughts[1]))
 
 
@@ -44,7 +44,7 @@ class Thinking:
             self._text = self._marks[0]
 
     def add(self, piece: str) -> bool:
-        """Append a piece. Returns whether it belongs to a thought or to the marks around one."""
+        """Append a piece of text. Returns whether the piece belongs to a thought or to the marks around one."""
         if self._marks is None:
             return False
         begin, end = self._marks
