@@ -7,33 +7,41 @@
 // X(name, value, its unit, and why it has this value)
 #define SPECLLAMA_PACE_CONSTANTS(X)                                                                                    \
     /* How time is valued. */                                                                                          \
-    X(remembered_rounds, 10.0, "Rounds whose yield is what time is worth. Texts change their kind within some ten.")   \
+    X(remembered_rounds, 10.0,                                                                                         \
+      "Past rounds whose tokens a second say what time is worth. Texts change their kind within some ten.")            \
     X(prior_rounds, 3.0,                                                                                               \
-      "Rounds that are expected before others are known: of plain decoding, since a text begins carefully, and with "  \
-      "a drawn token by its acceptance alone. With twice as many a useless draft costs a text over 2 %.")              \
+      "Imagined rounds that count until real ones are known: plain ones, and ones with a drawn token that have "       \
+      "their expected acceptance. With twice as many a useless draft costs a text over 2 %.")                          \
     X(realised_share, 0.8,                                                                                             \
-      "Share of what came in such rounds, beside what was expected: the one is noisy, the other can be wrong.")        \
-    X(most_held_up, 2.0, "Times what its drafting was expected to take, that such a round is said to have taken.")     \
+      "Weight of the tokens that a draft's rounds gave, which are noisy. The expected ones, which can be wrong, "      \
+      "have the rest of the weight.")                                                                                  \
+    X(most_held_up, 2.0, "The most time that counts for the drafting of a round, in multiples of the expected time.")  \
     X(catching_up_share, 0.15,                                                                                         \
-      "Share of the draft's catching up that is charged to one round: the next ones profit, too.")                     \
+      "Share of the time in which a draft reads missed text that is charged to one round: later rounds profit, "       \
+      "too.")                                                                                                          \
     /* A draft that may not pay. */                                                                                    \
     X(exploring_share, 0.01, "Share of all time, for trying a draft that may not pay.")                                \
-    X(first_credit, 1.0, "Plain decodes that a text may spend on that at once.")                                       \
-    X(largest_credit, 3.0, "Plain decodes that it may save up, or owe.")                                               \
-    X(dear_draft, 0.7, "Plain decodes. A draft that seems to cost more is measured again before that is believed.")    \
+    X(first_credit, 1.0, "The time of so many plain decodes a text may spend at once on trying a draft.")              \
+    X(largest_credit, 3.0, "The time of so many plain decodes a text may save up for trying a draft, or owe.")         \
+    X(dear_draft, 0.7,                                                                                                 \
+      "In plain decodes. A higher cost of a draft counts once it is measured twice: its first batch may have "         \
+      "been held up.")                                                                                                 \
     X(forgetting_rounds, 100.0,                                                                                        \
-      "Rounds without the drawer after which little is left of what was known of it: then it is tried again.")         \
-    X(hope, 0.5, "Standard errors above the mean acceptance: without its prompt a draft is never found to be good.")   \
+      "Rounds without a draft after which its measured acceptance has faded: then the draft is tried again.")          \
+    X(hope, 0.5,                                                                                                       \
+      "Standard errors added to the acceptance that decides whether a draft reads a prompt: unread, it never "         \
+      "looks good.")                                                                                                   \
     X(probing_interval, 8.0,                                                                                           \
-      "Prompts that the draft is spared, for one that begins with two of its tokens, to see how fast it is.")          \
+      "Of so many prompts that a draft does not read, it reads two tokens of one, to measure how fast it is.")         \
     X(usual_answer, 128.0,                                                                                             \
       "Tokens of an answer, before others have ended: max_tokens is often far more than what comes.")                  \
     X(remembered_answers, 8.0, "Answers whose lengths say how long the next one will be.")                             \
     /* Measuring plain decoding. */                                                                                    \
     X(first_plain_rounds, 2.0, "Rounds that decode plainly first, where nothing is known: all is compared with them.") \
     X(measuring_share, 0.006, "Share of all time, for measuring plain decoding again: machines drift.")                \
-    X(least_interval, 8.0, "Rounds between two that measure it.")                                                      \
-    X(largest_interval, 100.0, "Rounds between two, at most: where plain decoding is far slower.")                     \
+    X(least_interval, 8.0, "The fewest rounds between two that measure plain decoding.")                               \
+    X(largest_interval, 100.0,                                                                                         \
+      "The most rounds between two that measure plain decoding, where that is far slower than drafting.")              \
     /* How much at once. */                                                                                            \
     X(first_window, 3.0,                                                                                               \
       "Tokens that one decision takes from an offer at first; it doubles while all are right (as TCP's slow start "    \
@@ -41,11 +49,12 @@
     X(most_drawn, 16.0, "Tokens drawn in one round. Longer drafts are hardly ever all right.")                         \
     /* Acceptance. */                                                                                                  \
     X(prior_weight, 6.0, "Outcomes that the prior of an acceptance rate counts for.")                                  \
-    X(remembered_outcomes, 25.0, "Outcomes of one class of tokens.")                                                   \
-    X(kept_of_text, 0.3, "Share of what is particular to a text, for the next one.")                                   \
-    X(prior_step, 0.1, "Share of what is learned from a text, for what is expected of the next ones.")                 \
+    X(remembered_outcomes, 25.0, "Past tokens of one class whose outcomes count.")                                     \
+    X(kept_of_text, 0.3, "Share of the outcomes in a text that still count in the next text.")                         \
+    X(prior_step, 0.1, "Share by which a text's acceptance moves what is expected of the next texts.")                 \
     X(back_step, 0.02,                                                                                                 \
-      "Share back to the first expectation for a text that shows nothing: a draft is not given up for good.")          \
+      "Share by which the expectation moves back to its first value after a text without drafts: so no draft is "      \
+      "given up for good.")                                                                                            \
     X(shape_step, 0.04,                                                                                                \
       "Log odds, times the surprise: how a class of tokens departs from the others, over many texts.")                 \
     X(level_step, 0.12, "Log odds, times the surprise: how all classes follow the text at hand, within some tokens.")
