@@ -22,8 +22,8 @@ class Direct:
     """Decodes on a model's own context, in batches of the caller's choice, in a block of ``Engine.direct``.
 
     The methods raise TypeError or ValueError if the tokens are not in the vocabulary or do not fit, DecodeError if
-    llama.cpp fails, and RuntimeError after the end of the block. `seconds` and `decode` also raise RuntimeError if other
-    code has changed the memory since the last call of a method.
+    llama.cpp fails, and RuntimeError after the end of the block. `seconds` and `decode` also raise RuntimeError if
+    other code has changed the memory since the last call of a method.
     """
 
     def __init__(self, model: Model, changes: Callable[[], None]) -> None:
@@ -38,7 +38,7 @@ class Direct:
         self._held = self._sequence.tokens()
 
     def prefill(self, tokens: Sequence[int] | npt.NDArray[np.int32]) -> None:
-        """Have the memory hold these tokens. Missing tokens are decoded in the batches in which the loop decodes a prompt."""
+        """Have the memory hold these tokens. Missing tokens are decoded in batches, as the loop decodes a prompt."""
         sequence, wanted, n_batch = self._sequence, self._checked(tokens), self._model.settings.n_batch
         sequence.keep(num_common(wanted, sequence.tokens()))
         for start in range(sequence.num_tokens, len(wanted), n_batch):  # `keep` may have dropped more tokens than asked
@@ -52,7 +52,7 @@ class Direct:
 
         Args:
             batch: the tokens [n], at most ``n_batch``.
-            last_only: whether to compute logits for the last token alone, as a draft needs them, and not for all tokens.
+            last_only: whether to compute logits for the last token only, as a draft needs them, and not for all.
         """
         sequence, tokens = self._sequence, self._checked(batch)
         if not np.array_equal(sequence.tokens(), self._held):
@@ -116,5 +116,5 @@ def emptied(model: Model, changes: Callable[[], None] = lambda: None) -> Iterato
 
 def _empty(model: Model) -> None:
     model.used_by_owner()  # this call tells the owner that the context has changed
-    model.sequence.assume(np.empty(0, dtype=np.int32))  # makes the next `keep` also remove tokens that the owner has decoded
+    model.sequence.assume(np.empty(0, dtype=np.int32))  # then `keep` also removes the owner's tokens
     model.sequence.keep(0)

@@ -5,8 +5,8 @@ memory may also hold the last token. Or the memory may lack some evaluated token
 last copy of its state. Missing tokens are decoded when they are needed.
 
 The memory may hold more than tokens. A chat handler puts the embeddings of an image into the memory by itself, and sets
-afterwards how many places are evaluated. Each place of the image then gets a number of its own, which no token has. So a
-prompt with these numbers continues after this very image, as long as the memory holds the image.
+afterwards how many places are evaluated. Each place of the image then gets a number of its own, which no token has. So
+a prompt with these numbers continues after this very image, as long as the memory holds the image.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tokenizes texts. All texts go to llama.cpp's tokenizer here."""
+"""Tokenizes users' texts, after checks that llama.cpp can tokenize them in a reasonable time."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class _Known:
     parsed: tuple[str, ...]
     """The texts of user-defined tokens, the longest first. llama.cpp replaces them by tokens before anything else."""
     control: tuple[str, ...]
-    """The texts of control tokens, the longest first. llama.cpp does the same with them, if special tokens are wanted."""
+    """The texts of control tokens, the longest first. llama.cpp treats them alike, if special tokens are wanted."""
     begins_with_space: bool
 
 
