@@ -40,7 +40,7 @@ def cpu_flags() -> frozenset[str]:
 def usable_cores() -> int:
     """How many cores this process may use: its CPU affinity, limited by its cgroups' quota; at least 1.
 
-    Threads that compute together wait for each other. If there are more threads than the quota allows, all of them wait.
+    Threads that compute together wait for each other. With more threads than the quota allows, all threads wait.
     """
     count = _cores_to_run_on()
     quota = cgroup_quota()

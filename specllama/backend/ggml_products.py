@@ -95,7 +95,7 @@ class Products:
     def of_experts(
         self, kind: int, experts: int, chosen: Sequence[Sequence[int]], buffer_type: int | None
     ) -> array.array[float] | None:
-        """The products of several experts, each with the columns that have chosen it. Each expert has a part of the weights.
+        """The products of several experts, each with the columns that have chosen it. The experts divide the weights.
 
         Args:
             kind: the weights' type in ggml.h.

@@ -153,7 +153,7 @@ def _run(name: str, arguments: Sequence[str], seconds: float) -> _End:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a child and all processes that it has started. Nobody has waited for the child, so its id is still its own."""
+    """Kill a child and all processes that it has started. It was not waited for yet, so its id is still its own."""
     if sys.platform == "win32":
         process.kill()
     else:

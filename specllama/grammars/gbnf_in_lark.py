@@ -18,7 +18,7 @@ _MOST_GROUPS = 40  # the most groups nested in each other in a regular expressio
 _LONGEST = 1_000_000  # the most characters of all rules' regular expressions together
 _MOST_STATES = 10_000  # the most rules that are added to replace one circle of right-recursive rules
 _NEVER: Characters = ((0, 0),)  # the null character, which no token writes
-_OPTIONS = '%llguidance {"no_forcing": true}\n'  # else llguidance would allow only one token where only one text may follow
+_OPTIONS = '%llguidance {"no_forcing": true}\n'  # else llguidance allows one token where one text may follow
 
 
 def in_lark(text: str, root: str, token: Callable[[str], int]) -> str:
@@ -97,7 +97,7 @@ def _endings(way: Way) -> list[Way]:
 
 
 def _automaton(rules: list[Rule], members: set[int], entry: int) -> Rule:
-    """The new alternatives of a rule by which a circle is entered. For each member, adds a rule of the texts before it."""
+    """The alternatives of a rule by which a circle is entered. Adds, for each member, a rule of the texts before it."""
     if len(members) == 1:
         turns = [way[:-1] for way in rules[entry] if way and way[-1] == entry and len(way) > 1]
         rules.append(turns)
@@ -128,7 +128,7 @@ def _order(rules: Sequence[Rule], first: int) -> list[int]:
 
 
 def _depth(rules: Sequence[Rule], first: int, step: int) -> int:
-    """The depth of a search along the rules. It follows a rule's references from the first (step 1) or the last (-1)."""
+    """How deep rules are nested. References in a rule are followed from the first on (step 1) or from the last (-1)."""
     seen, deepest = {first}, 1
     path = [iter([*_uses(rules[first])][::step])]
     while path:
@@ -143,7 +143,7 @@ def _depth(rules: Sequence[Rule], first: int, step: int) -> int:
 
 
 def _as_regex(rules: Sequence[Rule], order: Sequence[int]) -> str | None:
-    """The last rule in `order` as one regular expression; None if that is impossible, or too long or nested too deep."""
+    """The last rule in `order` as one regular expression; None if there is none, or it is too long or too deep."""
     known: dict[int, tuple[str, int]] = {}  # by rule: its expression, and the depth of its groups
     length = 0
 
