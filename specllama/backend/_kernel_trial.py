@@ -21,7 +21,7 @@ from .kernels import offer_to
 _SHAPES = ((256, 16), (768, 37))
 _COLUMNS = (1, 2, 5, 8, 9, 33)  # numbers of columns: every way in which the kernels divide columns among tiles
 _EXPERTS, _CHOSEN = 4, (0, 2)  # the number of experts, and the experts that the first column chooses
-_CELLS = (256, 768)  # cells of a cache: ggml divides them among threads in different ways
+_CELLS = (256, 768)  # numbers of cells of a cache: ggml divides each number among threads in another way
 _SMALL = 0.1  # the largest relative difference of results. A right layout gives some thousandths, a wrong one 1
 
 

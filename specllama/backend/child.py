@@ -1,4 +1,4 @@
-"""Starts child processes that find the same modules as this process, wherever they are."""
+"""Starts Python child processes that find the same modules as this process, wherever the modules lie."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processor of this machine, and how many threads suit it."""
+"""The processor of this machine, and the number of threads for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cpu_name() -> str:
             command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
             found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
         else:
-            # x86 has "model name"; Arm boards, POWER and others have one of the other fields, or none.
+            # x86 has "model name"; Arm boards, POWER and others have another of these fields, or none.
             fields = _cpuinfo()
             found = next((fields[key] for key in ("model name", "model", "hardware", "cpu") if fields.get(key)), "")
     return " ".join(found.split()) or platform.processor() or platform.machine()

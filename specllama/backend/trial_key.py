@@ -19,7 +19,7 @@ def trial_key(libraries: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
     """A key for ``trial.tried``. Another build of a library, another processor or another system gives another key.
 
     Args:
-        libraries: the files of the tried code. Of a file that cannot be looked at, only its path is in the key.
+        libraries: the files of the tried code. Of a file that cannot be read, only the path is in the key.
     """
     files = {f"library {number}": _file(os.fspath(path)) for number, path in enumerate(libraries)}
     return {**files, **_machine()}

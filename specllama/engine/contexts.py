@@ -1,4 +1,4 @@
-"""The native side of several texts: contexts with room for several sequences, and the scheduler that decodes them."""
+"""The native side of several texts: contexts with several sequences, and the scheduler that decodes for all of them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ class Contexts(ClosedWhenGone):
         n_ctx = model.n_ctx
         size = n_ctx * count
         settings = model.settings
-        if cache_tokens is not None and not settings.is_head:  # the states that a head reads cannot be computed again
+        # A head's cache always has the full size: the target's states that a head has read cannot be computed again.
+        if cache_tokens is not None and not settings.is_head:
             if cache_tokens < model.n_ctx_asked:
                 raise ValueError(
                     f"cache_tokens={cache_tokens} is less than n_ctx={n_ctx} of the {name}, which one text may "

@@ -43,7 +43,7 @@ _ALL_UP_TO = 32  # all batch sizes up to this one are kept; of larger sizes, fou
 
 _KERNELS_GENERATION = 4  # add one when our kernels become faster, so that older measurements are not used
 _MODEL = ("n_gpu_layers", "split_mode", "main_gpu")
-# Fields of the context's parameters, besides threads and batches. Not all releases of llama_cpp have all of them.
+# Fields of the context's parameters, besides threads and batches. Some releases of llama_cpp lack some of these fields.
 _CONTEXT = ("offload_kqv", "op_offload", "flash_attn", "flash_attn_type", "type_k", "type_v", "ctx_type")
 
 _MATERIAL = math.log(1.1)  # a size has changed if its cost has risen or fallen by a tenth relative to the others
@@ -186,7 +186,7 @@ def machine() -> dict[str, Any]:
 
 
 class CostMemory:
-    """Gives a loop the known curves of its models, and writes what the loop has learned.
+    """Gives a loop the known curves of its models, and writes the curves that the loop has learned to files.
 
     No error ends a generation: a curve that cannot be read counts as unknown, and one that cannot be written is lost.
 
@@ -208,7 +208,7 @@ class CostMemory:
         self.restore()
 
     def restore(self) -> None:
-        """Read the curves from the files. The loop uses them, and forgets what it has learned."""
+        """Read the curves from the files. The loop uses them, and forgets the costs that it has learned."""
         self._kept = {role: {} if key is None else read(key) for role, key in self._keys.items()}
         self._loop.restore_costs([*self._kept.values()])
 

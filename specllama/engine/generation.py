@@ -36,7 +36,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
 
     Args:
         slot: the slot that generates the text.
-        request: what the text asks for.
+        request: the prompt, and everything else that the text asks for.
         keeper: an object that this generation keeps alive, because deleting it would free the model.
 
     Attributes:
@@ -124,7 +124,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
     def close(self) -> None:
         """End the text. The caches then hold the tokens that the caller has seen, and nothing else.
 
-        It does nothing while the interpreter is ending.
+        This does nothing while the interpreter is ending.
 
         Raises:
             Exception: raised by the listener when it was notified of the end, in this call, or when a later text ended
@@ -391,7 +391,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
         ids = self._slot.position.ids
         if self._end < len(ids):
             ids[self._end] = token
-        self._evaluated = self._end  # all tokens before this one
+        self._evaluated = self._end  # the new token itself is not evaluated yet
         self._end += 1
         self._note(self._evaluated)
         self._last_active = time.perf_counter()

@@ -22,7 +22,7 @@ def require_room(num_bytes: int, n_ctx: int, name: str = "text", *, or_else: str
     Args:
         num_bytes: the size of the text.
         n_ctx: the size of the context in tokens.
-        name: what the text is, for the message.
+        name: a name for the text, for the message.
         or_else: what helps besides shortening the text, for the message.
 
     Raises:

@@ -51,7 +51,7 @@ def checked_optional(name: str, value: Any, least: int, what: str) -> int | None
     """Check an optional number: an int of at least ``least``, or None.
 
     Raises:
-        TypeError: the value is neither. The message says that it must be ``what``.
+        TypeError: the value is neither. ``what`` is the text in the message after "must be".
         ValueError: the number is out of range.
     """
     return None if value is None else _in_range(name, checked_index(name, value, what), least, LARGEST_INT, what)
@@ -61,7 +61,7 @@ def checked_index(name: str, value: Any, what: str) -> int:
     """Check a whole number: an int of any kind, also of NumPy, but no bool.
 
     Raises:
-        TypeError: the value is anything else. The message says that it must be ``what``.
+        TypeError: the value is anything else. ``what`` is the text in the message after "must be".
     """
     try:
         if isinstance(value, bool):

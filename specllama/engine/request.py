@@ -51,7 +51,7 @@ class Request:
         seed_given: whether the user chose the seed.
         sampling: values of the parameters in ``CHAIN``; missing parameters have their defaults.
         chooser: chooses the tokens in place of our sampler chain; None for the chain.
-        reset: whether ``tokens`` is the whole text so far. Else ``tokens`` follows the evaluated tokens.
+        reset: whether ``tokens`` is a text from its beginning. If not, ``tokens`` continues the evaluated tokens.
 
     The other attributes are the arguments of ``Engine.request``, where they are described.
     """

@@ -53,7 +53,7 @@ def checked_cache_tokens(value: Any) -> int | None:
 
 
 class _Taker(NamedTuple):
-    """A text that has a slot: its thread, and a function that stops the text (None: there is none)."""
+    """A text that has a slot: its thread, and a function that stops the text; None if it cannot be stopped."""
 
     thread: int
     stop: Callable[[], None] | None

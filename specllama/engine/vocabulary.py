@@ -57,7 +57,7 @@ class Gbnf:
                 raise TypeError(f"{name}={text!r:.100} must be a text in GBNF, llama.cpp's language of grammars")
 
     def over(self, model: Model) -> _core.MaskConstraint:
-        """The grammar over the tokens of a model, at its beginning. An empty text allows all, as in llama.cpp.
+        """The constraint over a model's tokens, at the beginning of a text. An empty grammar allows all.
 
         Raises:
             ClosedError: the model is closed.

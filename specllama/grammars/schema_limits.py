@@ -14,8 +14,8 @@ from llguidance import LLMatcher
 _LONGEST = 100_000
 _LONGEST_VALUE = 1000  # characters; a longer value counts towards `_LONGEST`, and not as a value in a list
 _LONGEST_VALUES = 5_000_000  # the most characters of all values in lists; 100,000 values take a second
-_MOST_REPETITIONS = 20_000  # of items and properties. llguidance writes them out: a million take 15 s and 1 GB
-_DEEPEST = 300  # the depth, with those of all references added. llguidance recurses: 480 need a stack of 1 MB
+_MOST_REPETITIONS = 20_000  # the sum of all `_COUNTS`: llguidance writes repetitions out, a million take 15 s and 1 GB
+_DEEPEST = 300  # the largest depth, with references (llguidance recurses): 480 levels need a stack of 1 MB
 _LARGEST_MULTIPLE = 10_000  # the largest common multiple of all multipleOf: llguidance's automaton has as many states
 _LARGEST = 2**53  # the largest absolute number: llguidance rounds larger ones, and -2**63 crashes the process
 _LARGEST_OF_64_BITS = 2**63 - 1  # allowed as a maximum, for which it is usual, and which llguidance follows rightly

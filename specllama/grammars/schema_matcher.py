@@ -67,7 +67,7 @@ class SchemaVocabulary:
         return piece[1:] if piece[:1] == _UNSHOWN else piece
 
     def tokens_of(self, text: bytes) -> list[int]:
-        """Tokens of a text. At the first bytes for which there is no token, they end."""
+        """Tokens of a text, up to the first bytes for which there is no token."""
         return self._as_pieces(text) if text else []
 
     def free(self, without: Collection[int] = ()) -> bytes:

@@ -40,7 +40,7 @@ _SPARE = 1 << 28  # bytes of memory that must stay free beside the target and th
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What ``"auto"`` stands for.
+    """The choice that ``"auto"`` stands for.
 
     Attributes:
         draft_model: the value that replaces ``"auto"``; None for plain decoding.
@@ -58,10 +58,10 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Room:
-    """What must fit into memory beside a draft.
+    """The sizes from which `choose` computes whether target and draft fit into memory.
 
     Attributes:
-        n_ctx: the number of tokens in the target's context; 0 for as many as its file says.
+        n_ctx: the number of tokens in the target's context; 0 for the number in the target's file.
         own_ctx: the number of tokens in the draft's context; None for as many as the target's.
         on_gpu: True if layers are offloaded. Then the room is not checked here: only llama.cpp knows it, and loading
             the draft fails if there is too little.
@@ -81,7 +81,7 @@ def choose(path: str, room: Room) -> Choice:
 
     Args:
         path: the model's file.
-        room: what must fit into memory beside the draft.
+        room: the sizes of the contexts, and whether the target is in memory already.
     """
     try:
         decision, is_new = _decided(path)
@@ -250,7 +250,7 @@ def _is_measured(curves: KeptCurves, target: str) -> bool:
 
 
 def _why_none(found: Survey, curves: KeptCurves, measured: Mapping[str, Measured]) -> str:
-    """The reason why no model or head is chosen."""
+    """The reason to report if no draft model or head is chosen."""
     models = [one for one in found.usable if one.kind in ("model", "foreign")]
     if any(name != LOOKUP for name in measured):
         return "no draft that was measured here was faster than plain decoding and lookup by more than the error"

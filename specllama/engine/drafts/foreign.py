@@ -26,7 +26,7 @@ class ForeignDraft(DecodingDraft):
         target: the model that this model drafts for.
         model: the draft model.
         options: the user's options.
-        foreign: how the two vocabularies translate into each other.
+        foreign: the translation between the two vocabularies.
         more: the base class's other arguments.
 
     Raises:

@@ -52,7 +52,7 @@ def understood(options: DraftOptions, target: str, *, as_assigned: bool = False,
         target: the path of the target's file.
         as_assigned: True if the draft replaces another one for which the options were given. Options that the new
             draft does not take are then left out.
-        room: what must fit into memory beside a draft that ``"auto"`` chooses.
+        room: the sizes from which ``"auto"`` computes whether a draft fits into memory.
 
     Returns:
         None for plain decoding.

@@ -74,5 +74,5 @@ class OwnMtp(DrawingKind):
 
 
 def _of_layers(n_embd: int, num_layers: int) -> Hidden:
-    """The states that the context of MTP layers shows, and those [n_embd] that it reads of the target."""
+    """The states that the context of MTP layers shows, and the target's states [n_embd] that it reads."""
     return Hidden(_STATES, n_embd, nextn=True, loads_mtp=True, num_layers=num_layers)

@@ -49,7 +49,7 @@ class Paying:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What was decided about the drafts of a model.
+    """The decision about the drafts for a model.
 
     Attributes:
         seen: the digest that the function `seen` makes of all files that could draft.
@@ -60,7 +60,7 @@ class Decision:
         why: the reason for `otherwise` if `paying` is empty.
         weights: the size of the target's weights in bytes.
         cache: the bytes of the target's KV cache of `ROOM` tokens.
-        n_ctx: the target's `Survey.n_ctx`.
+        n_ctx: the most tokens in a text that the target was trained with (`Survey.n_ctx`).
         measured: the results of ``specllama drafts --measure``, by ``draft_model``.
     """
 

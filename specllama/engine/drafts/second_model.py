@@ -120,7 +120,7 @@ class StagedDraft(ModelDraft):
     def guessing(self, sequences: Sequences | None) -> _core.Drafter:
         """See the base class."""
         sequence = self.inner.sequence if sequences is None else sequences["inner"]
-        # Both drafts use the same list of tokens, but only one of them counts what the target writes.
+        # Both drafts use the same list of tokens, but only one of them counts the tokens that the target writes.
         tokens = self._vocabulary.tokens if self.map is None and self.inner.map is None else None
         apart = None if tokens is None else tokens.apart()
         return _core.Drafter.model(sequence, window=self.window, tokens=apart, map=self.inner.map)
@@ -289,7 +289,7 @@ def _inner_of(options: DraftOptions) -> str | None:
     """The path of the draft's own draft (staged speculative decoding, Spector and Re 2023, arXiv 2308.04623).
 
     Returns:
-        None if the draft has no draft of its own, or that is ``"lookup"``, which has no file.
+        None if the draft has no draft of its own, or has ``"lookup"``, which is no file.
 
     Raises:
         ModelNotFoundError: the draft's own draft is neither ``"lookup"`` nor a file.

@@ -89,8 +89,8 @@ class HeadAndModel(DraftKind):
     """The kind of draft that is a list of a head and a model.
 
     Args:
-        options: what the user says of both. Each draft gets the options that it takes. ``draft_kwargs`` go to the model
-            if it is given by its path, and to the head otherwise.
+        options: the user's options for the two drafts. Each draft gets the options that it takes. ``draft_kwargs`` go
+            to the model if the model is given by its path, and to the head otherwise.
         kinds: the kind of each draft.
         given: the user's value for each draft.
 

@@ -118,7 +118,7 @@ def _is_count(name: str, count: Any) -> TypeGuard[int]:
 
 
 def _keep(tokens: _core.DraftTokens, path: Path, key: dict[str, Any], process: int) -> None:
-    """Add the counts of this process to the counts in the file, to which other processes may have added theirs."""
+    """Add this process's counts to the counts in the file, which other processes may have changed meanwhile."""
     now = tokens.take_written()
     if not now or os.getpid() != process:  # a forked process has inherited its parent's counts
         return
