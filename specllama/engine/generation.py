@@ -474,7 +474,7 @@ def _count(tokens: Any) -> int:
 
 
 def _no_end(error: StopIteration) -> RuntimeError:
-    """The RuntimeError in place of a function's StopIteration, as in generators: the text would seem to be over."""
+    """The RuntimeError in place of a function's StopIteration, after which the text would seem to be over."""
     other = RuntimeError("a function that this text has called raised StopIteration")
     other.__cause__ = error
     return other

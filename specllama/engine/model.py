@@ -221,7 +221,7 @@ class Model:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a round uses the context now: in another thread, or a round in this thread that has called the caller."""
+        """Whether a round uses the context now: in another thread, or in this thread, as the caller of a callback."""
         return self._sequence is not None and self._sequence.decoder.is_in_use
 
     @property

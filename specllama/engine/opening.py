@@ -42,7 +42,7 @@ class Opening:
         type_v: the type of the cache's values.
         lora_path: a LoRA adapter for the weights.
         lora_scale: the factor of the adapter.
-        use_mmap: whether the weights are used in the mapped file, and not copied.
+        use_mmap: whether the model's file is mapped into memory, and not read.
 
     Raises:
         TypeError: a value has another type.

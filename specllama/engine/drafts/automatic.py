@@ -27,13 +27,13 @@ from .remembered import NOT_KNOWN, Decision, Measured, Paying, identity, read, s
 
 _LOGGER = logging.getLogger("specllama.drafts")
 _LEAST = 1.1  # the least expected speedup of a draft over plain decoding: a smaller one is noise
-_LEAST_GUESSED = 1.15  # the same, if T(n) of the target was not measured on this machine
+_LEAST_GUESSED = 1.15  # the least expected speedup if T(n) of the target is only guessed
 _GUESSED = {n: 1.0 + 0.15 * (n - 1) for n in range(1, 10)}
 """T(n)/T(1), the time of a batch of n tokens over that of one token, by n: a guess for a target without measurements.
 
 The guess is rather too high: batches cost less with our kernels or on a GPU.
 """
-_LEAST_FOREIGN = 1.25  # the same, for a draft with another tokenizer: lookup gives 1.1, and costs no memory
+_LEAST_FOREIGN = 1.25  # the least for a draft with another tokenizer: lookup gives 1.1, and costs no memory
 _MOST_KEPT = 8  # the most drafts in a decision
 _SPARE = 1 << 28  # bytes of memory that must stay free beside the target and the draft
 

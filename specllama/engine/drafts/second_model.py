@@ -281,7 +281,7 @@ def _checked_mask(mask: int | None, draft: _core.Decoder) -> int | None:
 
 
 def _forgets(draft: _core.Decoder) -> bool:
-    """Whether the draft's memory is a KV cache, from which last tokens can be removed; a recurrent state is not."""
+    """Whether the draft's memory is a KV cache, whose last tokens can be removed, and no recurrent state."""
     return draft.rollback.startswith("seq_rm")
 
 
