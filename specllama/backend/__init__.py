@@ -1,1 +1,1 @@
-"""The backend: libllama, ggml, the processor, and what is decided about them before the first model is loaded."""
+"""The backend: libllama, ggml, the processor, and decisions about them before the first model is loaded."""

@@ -1,6 +1,6 @@
-"""A trial (see `trial`): do our kernels work in ggml's threads, for every type of weights, as ggml's own do?
+"""A trial (see `trial`): do our kernels, in ggml's threads, give ggml's own results for every type of weights?
 
-It is run as `python -m specllama.backend._kernel_trial LIBRARY INSTRUCTION_SET`.
+The trial is run as `python -m specllama.backend._kernel_trial LIBRARY INSTRUCTION_SET`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .ggml_attention import WAYS, Attention
 from .ggml_products import Products, difference, silence
 from .kernels import offer_to
 
-# (inputs, outputs) of the weights: one block or several, whole panels of rows or a part of one.
+# (inputs, outputs) of the weights: one block in a row or several; whole panels of rows, or an incomplete one.
 _SHAPES = ((256, 16), (768, 37))
-_COLUMNS = (1, 2, 5, 8, 9, 33)  # every way of dividing columns among tiles
-_EXPERTS, _CHOSEN = 4, (0, 2)  # how many experts there are, and those that the first column chooses
-_CELLS = (256, 768)  # cells of a cache: ggml divides them among threads in different ways
-_SMALL = 0.1  # the largest difference, relative to the mean size. A right layout gives some thousandths, a wrong one 1
+_COLUMNS = (1, 2, 5, 8, 9, 33)  # numbers of columns: every way in which the kernels divide columns among tiles
+_EXPERTS, _CHOSEN = 4, (0, 2)  # the number of experts, and the experts that the first column chooses
+_CELLS = (256, 768)  # numbers of cells of a cache: ggml divides each number among threads in another way
+_SMALL = 0.1  # the largest relative difference of results. A right layout gives some thousandths, a wrong one 1
 
 
 def main(library: str, instruction_set: str) -> str:
@@ -52,10 +52,10 @@ def _tried(products: Products, kind: str, number: int, ours: int, outputs: int) 
 
 
 def _tried_experts(products: Products, kind: str, number: int, ours: int, outputs: int) -> str:
-    """Compare products of experts. Returns what is wrong with them; empty if nothing is.
+    """Compare products of experts. Returns what is wrong with our products; empty if nothing is wrong.
 
-    The first column and its experts are always the same. The other columns choose every expert, so that an expert has
-    one column or several.
+    The first column and its experts are the same for all numbers of columns. The other columns choose all experts, so
+    that an expert has one column or several.
     """
 
     def product(columns: int, where: int | None) -> array.array[float] | None:

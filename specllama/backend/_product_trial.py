@@ -1,7 +1,7 @@
-"""A trial (see `trial`): are products right whose quantized weights lie in one of ggml's buffer types?
+"""A trial (see `trial`): are products right if their quantized weights lie in one of ggml's extra buffer types?
 
-It is run as `python -m specllama.backend._product_trial LIBRARY BUFFER_TYPE`. It needs no model, and does not import
-llama_cpp, which would take longer than the trial.
+The trial is run as `python -m specllama.backend._product_trial LIBRARY BUFFER_TYPE`. It needs no model, and does not
+import llama_cpp, which would take longer than the trial.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from .ggml_products import Products, difference, silence
 
 # The types for which ggml's AMX code has products, with their numbers in ggml.h.
 _TYPES = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14}
-_INPUTS, _OUTPUTS = 256, 64  # of the weights: multiples of 256 and 32, as AMX needs, with a part for both threads
-_COLUMNS = (1, 7, 33)  # tokens of a batch: AMX has separate code for one token, and for tokens beyond its tiles
-# Two threads multiply, because each configures tiles of its own. Plain products use one thread: on a busy machine
-# threads wait long for each other.
-# The largest difference, relative to the mean size of a result. A right layout gives some thousandths, a wrong one 1.
+_INPUTS, _OUTPUTS = 256, 64  # of the weights: multiples of 256 and 32, as AMX needs, and enough for two threads
+_COLUMNS = (1, 7, 33)  # tokens in a batch: AMX has separate code for one token, and for tokens beyond whole tiles
+# Products in the tried buffer type use two threads, because each thread configures AMX tiles of its own. Plain products
+# use one thread, because on a busy machine threads wait long for each other.
+# `_TOLERANCE`: the largest difference, relative to the mean size of a result. A right layout gives some thousandths, a
+# wrong one 1.
 _TOLERANCE = 0.1
 
 

@@ -1,4 +1,4 @@
-"""The child process of a trial (see `trial`). It runs one module of this package, and reports how it ended.
+"""The child process of a trial (see `trial`). It runs one module of this package, and reports how the module ended.
 
 The answer goes to the stdout with which the process began. Everything else that Python or a library prints goes to
 stderr.
@@ -14,14 +14,14 @@ import runpy
 import sys
 from typing import NoReturn
 
-_GRACE = 5.0  # seconds after the limit; if this process still lives then, its parent is gone
+_GRACE = 5.0  # seconds after the time limit; if this process still lives then, its parent is gone, and it ends itself
 
 
 def main(command: list[str]) -> NoReturn:
     """Run a module to its end, and write the answer.
 
     Args:
-        command: the seconds that it may take, the module's name within this package, and its arguments.
+        command: the module's time limit in seconds, its name within this package, and its arguments.
     """
     seconds, name, *arguments = command
     answer = os.dup(1)
@@ -38,11 +38,11 @@ def main(command: list[str]) -> NoReturn:
         reason = str(ended.code or "it gave no reason") if isinstance(ended.code, str) else ""
     os.write(answer, json.dumps({"reason": reason}).encode("ascii"))
     sys.stderr.flush()
-    os._exit(0)  # what libraries do when Python ends is not a part of the trial
+    os._exit(0)  # without Python's end, because errors of libraries at the end are no part of the trial
 
 
 def _leave_no_core() -> None:
-    """Switch off core dumps: a crash is one of the answers, and must not fill a disk."""
+    """Switch off core dumps: a crash is an ordinary answer of a trial, and must not fill a disk."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 

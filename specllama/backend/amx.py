@@ -1,7 +1,7 @@
-"""llama.cpp's AMX code. It is used where it works, and turned off where a compiler got it wrong.
+"""llama.cpp's AMX code (matrix tiles of x86): used where it works, and turned off where the compiler broke it.
 
 GCC 12, and other compilers of its age, drop the stores that fill the memory which ``_tile_loadconfig`` reads. Then the
-process ends at the first product of quantized weights with several tokens.
+process crashes at the first product of quantized weights with several tokens.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from .trial_key import trial_key, with_neighbours
 _NAME = "AMX"
 _FLAG = "amx_int8"
 _TRIAL = "backend._product_trial"
-_SECONDS = 60.0  # the limit of the trial, which takes less than a second
+_SECONDS = 60.0  # the time limit of the trial, which usually takes less than a second
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
-"""The compiler's flags that leave out AMX. They change nothing else of ``-march=native``."""
+"""The compiler flags by which ``-march=native`` leaves out AMX, and nothing else."""
 
 
 def why_amx_is_off() -> str | None:
-    """Turn AMX off for this process, if it would end the process. It must be called before a model is loaded.
+    """Turn AMX off for this process, if AMX would crash it. This must be called before a model is loaded.
 
     Returns:
-        Why AMX was turned off; None if llama.cpp does not use it here, or if it works.
+        Why AMX was turned off; None if llama.cpp does not use AMX on this machine, or if AMX works.
     """
     if not sys.platform.startswith("linux") or _FLAG not in cpu_flags():
         return None
@@ -57,14 +57,14 @@ def extra_buffer_types() -> _core.ExtraBufferTypes | None:
 
 
 def _is_built_in(types: _core.ExtraBufferTypes | None) -> bool:
-    """Whether models would use AMX. They would not where the system does not allow processes to use AMX's tiles."""
+    """Whether models would use AMX. They would not if the operating system does not let processes use AMX's tiles."""
     if types is None:
         return b"AMX_INT8 = 1" in llama_cpp.llama_print_system_info()
     return _NAME in types.names()
 
 
 def _leave_out_all_types() -> None:
-    """Have llama_cpp use no extra buffer type at all. Repacking is lost, too, but the process survives."""
+    """Have llama_cpp use no extra buffer type at all. ggml's repacking of weights is lost, too, but AMX is not used."""
     make = llama_cpp.llama_model_default_params
 
     @functools.wraps(make)

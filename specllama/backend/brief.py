@@ -1,4 +1,4 @@
-"""Values of users in messages."""
+"""Shows values that users gave in error messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LONGEST_SHOWN = 100
 
 
 def brief(value: Any) -> str:
-    """A value as messages show it: cut if it is long. Python refuses to write a number of more than 4300 digits."""
+    """A value as messages show it: cut if it is long. Works for numbers of more than 4300 digits, too."""
     if isinstance(value, int) and abs(value) >= 10**_LONGEST_SHOWN:
         return f"{'-' * (value < 0)}(a number of about {int(math.log10(abs(value))) + 1} digits)"
     try:

@@ -1,4 +1,4 @@
-"""The cache directory, and small JSON files in it. Several processes read and write them, and they may be damaged."""
+"""The cache directory, and small JSON files in it. Several processes read and write the files, which may be damaged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import platformdirs
 from .folders import beginning_of
 from .replacing import replacing
 
-_LARGEST_FILE = 65_536  # bytes
+_LARGEST_FILE = 65_536  # bytes that are read of a JSON file
 
 
 def cache_dir() -> Path:
@@ -29,17 +29,17 @@ def keyed_path(folder: str, key: Mapping[str, Any]) -> Path:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file. Anything can be in it, so the caller must check the result.
+    """Read a JSON file. Other programs may have changed the file, so the caller must check the result.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
-        ValueError, RecursionError: it holds no JSON.
+        ValueError, RecursionError: the file holds no JSON, or more than 65,536 bytes.
     """
     return json.loads(beginning_of(path, _LARGEST_FILE))
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether a value of a JSON file is a number. A bool is none."""
+    """Whether a value of a JSON file is a number. A bool is no number."""
     return type(value) in (int, float)
 
 
@@ -47,11 +47,11 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file in place of the old one. A reader sees either the old file or the new one.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     data = json.dumps(content, indent=1).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Bytes are written: a codec would be imported here, and a fork made meanwhile would wait for that import.
+    # Bytes are written, because writing text would import a codec. A fork during an import would wait for its lock.
     with replacing(path) as temporary, open(temporary, "wb", opener=_for_user_alone) as file:
         file.write(data)
 

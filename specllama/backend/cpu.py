@@ -1,4 +1,4 @@
-"""The processor of this machine, and how many threads suit it."""
+"""The processor of this machine, and the number of threads for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cpu_name() -> str:
             command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
             found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
         else:
-            # x86 has "model name"; Arm boards, POWER and others have one of the other fields, or none.
+            # x86 has "model name"; Arm boards, POWER and others have another of these fields, or none.
             fields = _cpuinfo()
             found = next((fields[key] for key in ("model name", "model", "hardware", "cpu") if fields.get(key)), "")
     return " ".join(found.split()) or platform.processor() or platform.machine()
@@ -32,14 +32,15 @@ def cpu_flags() -> frozenset[str]:
         return frozenset()
     with contextlib.suppress(OSError):
         fields = _cpuinfo()
-        return frozenset(fields.get("flags", fields.get("features", "")).split())  # of x86, and of Arm
+        # x86 has the field "flags", Arm has "features".
+        return frozenset(fields.get("flags", fields.get("features", "")).split())
     return frozenset()
 
 
 def usable_cores() -> int:
-    """How many cores this process may use: the cores that it may run on, limited by its cgroups' quota; at least 1.
+    """How many cores this process may use: its CPU affinity, limited by its cgroups' quota; at least 1.
 
-    Threads that compute together wait for each other. With one thread more than the quota, all would wait.
+    Threads that compute together wait for each other. With more threads than the quota allows, all threads wait.
     """
     count = _cores_to_run_on()
     quota = cgroup_quota()
@@ -47,7 +48,7 @@ def usable_cores() -> int:
 
 
 def cgroup_quota(process: Path = Path("/proc/self")) -> float | None:
-    """The quota of a process's cgroups (v1 or v2), as a number of cores; None: there is no limit.
+    """The CPU quota of a process's cgroups (v1 or v2), as a number of cores; None: there is no limit.
 
     Args:
         process: the folder of the process in /proc.
@@ -58,9 +59,10 @@ def cgroup_quota(process: Path = Path("/proc/self")) -> float | None:
 
 
 def cgroup_folders(controller: str, process: Path = Path("/proc/self")) -> list[tuple[Path, bool]]:
-    """The folders of a process's cgroups for a controller, with all their parents, and whether each is of v1.
+    """The folders of a process's cgroups for a controller, with all parent cgroups, and for each whether it is of v1.
 
-    A parent's limits hold for all in it. The list is empty on other platforms than Linux, and if none can be read.
+    A parent's limits hold for all cgroups in it. The list is empty on other platforms than Linux, and if no cgroup can
+    be read.
 
     Args:
         controller: ``"cpu"`` or ``"memory"``.
@@ -85,9 +87,9 @@ def cgroup_folders(controller: str, process: Path = Path("/proc/self")) -> list[
 
 
 def llama_threads(n_threads: int | None = None, n_threads_batch: int | None = None) -> tuple[int, int]:
-    """The threads for one token and for several, as llama_cpp chooses them by default: half of the cores, and all.
+    """The threads for batches of one token and of several, by llama_cpp's defaults: half of the cores, and all cores.
 
-    Only the cores that the process may use are counted; llama_cpp counts all cores of the machine.
+    Only cores that this process may use are counted here; llama_cpp counts all cores of the machine.
     """
     cores = usable_cores()
     return n_threads or max(1, cores // 2), n_threads_batch or cores
@@ -96,11 +98,11 @@ def llama_threads(n_threads: int | None = None, n_threads_batch: int | None = No
 def default_threads() -> int:
     """One number of threads for a target and its draft, for batches of every size.
 
-    llama_cpp uses half of the cores for one token and all of them for several, which would credit speculation with the
-    other half.
+    llama_cpp uses half of the cores for batches of one token and all cores for larger batches. Speculation would then
+    seem faster only because its larger batches use the other half.
     """
     cores = usable_cores()
-    # Two logical cores are often one physical core, and half of them compute as fast as all.
+    # Two logical cores are often one physical core. Then half of the logical cores compute as fast as all.
     return cores if cores <= 4 else max(4, cores // 2)
 
 
@@ -111,7 +113,7 @@ def _cores_to_run_on() -> int:
 
 
 def _cgroups(process: Path) -> dict[str, str]:
-    """The paths of a process's cgroups, by what each controls. The name of a v2 cgroup is empty."""
+    """The paths of a process's cgroups, by the name of the controller; by an empty name for v2."""
     paths = {}
     for line in (process / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines():
         _, names, path = line.split(":", 2)

@@ -1,4 +1,4 @@
-"""Walks through folders. A file system may hold anything: loops of links, names that are no text, what vanishes."""
+"""Walks through folders. File systems hold surprises: loops of links, names that are no text, files that vanish."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import os
 import stat
 from collections.abc import Iterator
 
-_MOST_ENTRIES = 20_000  # of one walk: another program's settings may name the root of the file system
+_MOST_ENTRIES = 20_000  # the most entries that one walk looks at: the folder may be the root of the file system
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 NOT_THERE = (OSError, ValueError)
-"""The errors of asking for a path. ValueError: no file can have this name."""
+"""The errors of looking at a path. ValueError: no file can have this name."""
 
 
 def files_in(folder: str | os.PathLike[str], ending: str = "", *, depth: int = 0) -> Iterator[str]:
-    """The paths of the files in a folder, sorted by name. Nothing is raised: what cannot be read is left out.
+    """The paths of the files in a folder, sorted by name. No errors are raised: unreadable entries are left out.
 
     Args:
         folder: the folder, which may be missing.
         ending: the end of the files' names, in lower case; upper case counts as lower case.
-        depth: the levels of folders below that are searched, too. A folder that is reached twice, by links, is searched
-            once.
+        depth: how many levels of folders below this folder are searched, too. A folder that is reached twice, by links,
+            is searched once.
     """
     seen = set[tuple[int, int]]()
     left = _MOST_ENTRIES
@@ -46,7 +46,7 @@ def files_in(folder: str | os.PathLike[str], ending: str = "", *, depth: int = 0
 
 
 def folders_in(folder: str | os.PathLike[str]) -> list[str]:
-    """The paths of the folders in a folder, sorted by name. Nothing is raised, as for `files_in`."""
+    """The paths of the folders in a folder, sorted by name. No errors are raised, as in `files_in`."""
     try:
         return sorted(entry.path for entry in _first(os.fspath(folder), _MOST_ENTRIES) if stat.S_ISDIR(_mode(entry)))
     except NOT_THERE:
@@ -57,7 +57,7 @@ def beginning_of(path: str | os.PathLike[str], size: int) -> bytes:
     """The first `size` bytes of a file.
 
     Raises:
-        OSError: it cannot be read, or is no file: a pipe is not waited for.
+        OSError: the file cannot be read, or is no regular file. A pipe is refused at once, without waiting for it.
         ValueError: no file can have this name.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAITING)) as file:
@@ -72,7 +72,7 @@ def _first(folder: str, count: int) -> list[os.DirEntry[str]]:
 
 
 def _mode(entry: os.DirEntry[str]) -> int:
-    """What an entry is, behind its links; 0 if nobody knows."""
+    """The mode (type and permissions) of an entry, links followed; 0 if it cannot be read."""
     try:
         return entry.stat().st_mode
     except NOT_THERE:

@@ -1,6 +1,6 @@
 """Access to ggml, which llama.cpp is built on: the addresses of its public functions, and its CPU backend.
 
-This module imports neither llama_cpp nor the extension, so that a trial which loads the library by itself can use it.
+This module imports neither llama_cpp nor the extension, so that a trial can use it which loads libllama by itself.
 """
 
 from __future__ import annotations
@@ -9,25 +9,26 @@ import ctypes
 from typing import Any
 
 _CPU = 0  # GGML_BACKEND_DEVICE_TYPE_CPU
-LIST = "_Z39ggml_backend_cpu_get_extra_buffer_typesv"  # the C++ name by GCC and Clang, on Linux and macOS
+LIST = "_Z39ggml_backend_cpu_get_extra_buffer_typesv"  # lists extra buffer types; the name by GCC and Clang
 
 
 class CpuBackend:
     """The CPU backend of a loaded library.
 
     Attributes:
-        device: the address of ggml's device.
-        registry: the address of ggml's registry of the backend. It begins with the version of their interface, an int.
+        device: the address of the backend's device (``ggml_backend_dev_t``).
+        registry: the address of the backend's registry (``ggml_backend_reg_t``). It begins with the version of the
+            interface, an int.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        """Args: library: libllama, or another through which ggml's functions are found.
+        """Args: library: libllama, or another library through which ggml's functions are found.
 
         Raises:
             LookupError: ggml lacks a function that is needed, or it has no CPU backend.
         """
         self._library = library
-        # ggml's list of all backends is not used, because it would first start every backend: a GPU's takes seconds.
+        # ggml's list of all backends is not used: asking for it starts every backend, and a GPU's takes seconds.
         if hasattr(library, "ggml_backend_cpu_reg"):
             self.registry = int(self.function("ggml_backend_cpu_reg", ctypes.c_void_p)() or 0)
             first = self.function("ggml_backend_reg_dev_get", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -61,7 +62,7 @@ class CpuBackend:
             raise LookupError(f"ggml has no function {name}") from None
 
     def own_address(self, name: str) -> int:
-        """The address of a function that the CPU backend gives by its name.
+        """The address of a function of the CPU backend's own, which the registry gives by name.
 
         Raises:
             LookupError: there is no function of this name.
@@ -73,10 +74,10 @@ class CpuBackend:
         return int(found)
 
     def extra_buffer_types(self) -> dict[str, int]:
-        """The addresses that ``_core.ExtraBufferTypes`` needs. That of the list is 0 if it is not found.
+        """The addresses that ``_core.ExtraBufferTypes`` needs. The address of the list is 0 if ggml does not export it.
 
         Raises:
-            LookupError: another address is not found.
+            LookupError: ggml lacks one of the other functions.
         """
         return {
             "list": address_of(getattr(self._library, LIST)) if hasattr(self._library, LIST) else 0,
@@ -86,7 +87,7 @@ class CpuBackend:
         }
 
     def offered_buffer_types(self) -> dict[str, int]:
-        """By name, the buffer types that a model's weights can be put into, besides the plain one.
+        """The addresses of the extra buffer types into which a model's weights can be put, by name.
 
         Raises:
             LookupError: ggml lacks a function that is needed.
@@ -107,7 +108,7 @@ def ggml_version(library: ctypes.CDLL) -> str:
     """The version of ggml, such as ``0.25.3``.
 
     Args:
-        library: libllama, or another through which ggml's functions are found.
+        library: libllama, or another library through which ggml's functions are found.
     """
     version = library.ggml_version
     version.restype = ctypes.c_char_p
@@ -115,5 +116,5 @@ def ggml_version(library: ctypes.CDLL) -> str:
 
 
 def address_of(function: Any) -> int:
-    """The address of a function of ctypes; 0 for a null pointer."""
+    """The address of a C function that ctypes has found; 0 for a null pointer."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0

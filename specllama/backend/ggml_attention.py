@@ -1,4 +1,4 @@
-"""Attention by ggml itself, without a model, for a trial of our attention."""
+"""Attention by ggml's CPU backend, without a model, for the trial of our attention kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .ggml_products import THREADS, Products, numbers
 
 _F32, _F16 = 0, 1
 _LENGTH, _HEADS, _CACHE_HEADS = 64, 6, 2  # the length of a head, the heads of queries, and the heads of the cache
-_MASK_ROWS = 64  # older releases need at least so many
+_MASK_ROWS = 64  # the rows of the mask; older releases of ggml need at least so many
 _MOST_BIAS, _CAP = 8.0, 2.0  # the largest bias of ALiBi, and the cap of scores
 
 PRODUCTS, FLASH, SPECIAL_FLASH = "products with", "flash attention to", "flash attention with ALiBi, cap and sinks to"
@@ -21,7 +21,7 @@ WAYS = (FLASH, SPECIAL_FLASH, PRODUCTS)
 
 
 class Attention(Products):
-    """Attention of queries. They are made as in a model, as the product of weights with columns."""
+    """Attention of queries, which are made as in a model: as the product of weights with columns."""
 
     NUM_INPUTS = 256
 
@@ -41,8 +41,8 @@ class Attention(Products):
 
         Args:
             kind: the weights' type in ggml.h.
-            columns: the number of tokens. Each token sees all cells but some last ones, and one more than the token
-                before.
+            columns: the number of tokens. The last cells are hidden from each token; each token sees one more cell than
+                the token before.
             buffer_type: the buffer type that the weights lie in; None for ggml's plain layout.
             cells: the number of cells of the cache that are used.
             way: one of WAYS.
@@ -81,7 +81,7 @@ class Attention(Products):
         found = self._computed(arena, result, THREADS if buffer_type else 1)
         if way != PRODUCTS:
             return list(found)
-        # The result is by head, then by token. Here the rows are returned by token, then by head.
+        # ggml's result is ordered by head, then by token. The returned rows are ordered by token, then by head.
         heads = range(_HEADS)
         rows = [(head * columns + token) * cells for token in range(columns) for head in heads]
         return [number for row in rows for number in found[row : row + cells]]

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from .ggml import CpuBackend
 
 _F32, _I32 = 0, 26
-THREADS = 2  # several, because with AMX each thread configures tiles of its own
-_ARENA = 1 << 20  # bytes, for the descriptions of tensors and the graph
+THREADS = 2  # of a product. Several, because with AMX each thread configures tiles of its own
+_ARENA = 1 << 20  # bytes of an arena for the descriptions of tensors and the graph
 _LogCallback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-# Drops ggml's messages, because the reason of a crash is looked for in the output. Failed assertions are still printed.
+# Drops ggml's messages, because `trial` searches the output for the reason of a crash. Assertions are still printed.
 _SILENCE = _LogCallback(lambda level, text, data: None)
 
 
@@ -38,15 +38,15 @@ class Products:
         weights: array.array[float] | None = None,
         inputs: array.array[float] | None = None,
     ) -> None:
-        """If weights and inputs are not given, they are made here.
+        """Prepare the products.
 
         Args:
             cpu: the CPU backend.
             num_inputs: the inputs of the weights.
             num_outputs: the outputs of the weights.
-            most_columns: the most columns of all products.
-            weights: [num_outputs, num_inputs], before they are quantized.
-            inputs: [most_columns, num_inputs].
+            most_columns: the most columns of any product.
+            weights: [num_outputs, num_inputs], before they are quantized; None for made-up numbers.
+            inputs: [most_columns, num_inputs]; None for made-up numbers.
         """
         address, number, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
         long, name = ctypes.c_int64, cpu.function
@@ -81,7 +81,7 @@ class Products:
 
         Args:
             kind: the weights' type in ggml.h.
-            columns: how many columns.
+            columns: the number of columns.
             buffer_type: the buffer type that the weights lie in; None for ggml's plain layout.
         """
         weights_arena, arena = self._arena(), self._arena()
@@ -95,7 +95,7 @@ class Products:
     def of_experts(
         self, kind: int, experts: int, chosen: Sequence[Sequence[int]], buffer_type: int | None
     ) -> array.array[float] | None:
-        """The products of several experts, which share the weights, each with the columns that have chosen it.
+        """The products of several experts, each with the columns that have chosen it. The experts divide the weights.
 
         Args:
             kind: the weights' type in ggml.h.
@@ -177,5 +177,5 @@ def difference(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def numbers(count: int, step: int) -> Iterator[float]:
-    """Numbers from -1 to 1, without a pattern that repeats from one block of weights to the next."""
+    """Made-up numbers from -1 to 1, without a pattern that repeats from one block of weights to the next."""
     return ((i * step % 10007) / 5003.5 - 1.0 for i in range(1, count + 1))

@@ -1,4 +1,4 @@
-"""Which models use our kernels, and why others do not."""
+"""Which models use our kernels for products of quantized weights, and why others do not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class KernelUse:
     why_not: str = ""
     """Why no weights are packed, in one line; empty if some are."""
     choice: str | None = None
-    """The user's choice. Other models that belong to this one are opened with it, too."""
+    """The user's choice. Drafts of this model are opened with the same choice, unless the user gives another."""
 
     def __str__(self) -> str:
         if not self.num_bytes:
@@ -47,13 +47,13 @@ def checked_kernels(value: Any) -> str | None:
 
 @contextlib.contextmanager
 def loading(choice: str | None) -> Iterator[KernelUse]:
-    """Have the models that this thread loads in the block use our kernels, if they are offered and wanted.
+    """A block in which models that this thread loads use our kernels, if these are offered to llama.cpp and wanted.
 
     Args:
         choice: ``"auto"`` or ``"off"``; None for the choice of the environment.
 
     Yields:
-        Whether the model uses our kernels. It is filled in at the end of the block.
+        A description of the kernels' use, which is complete at the end of the block.
     """
     kernels = prepare_backend().kernels
     why_not = kernels.why_not or "none of its weights are of a type that they multiply"

@@ -1,4 +1,4 @@
-"""Offers our kernels to llama.cpp, or says why not."""
+"""Decides whether llama.cpp can use our kernels (products of quantized weights), and offers them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .trial import tried
 from .trial_key import trial_key, with_neighbours
 
 ENVIRONMENT = "SPECLLAMA_KERNELS"
-"""The environment variable for models without a choice of their own: a choice, or the name of an instruction set."""
+"""The environment variable for models without a choice of their own: ``auto``, ``off``, or an instruction set."""
 
 _TRIAL = "backend._kernel_trial"
-_SECONDS = 120.0  # the limit of the trial, which takes one or two seconds
-_PLAIN = "plain"  # for tests: slower than llama.cpp's own
+_SECONDS = 120.0  # the time limit of the trial, which usually takes one or two seconds
+_PLAIN = "plain"  # kernels in plain C++, for tests: slower than llama.cpp's own code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,15 +31,16 @@ class Kernels:
     instruction_set: str = ""
     """The name of the instruction set, such as ``AVX2``; empty if our kernels are not offered to llama.cpp."""
     why_not: str = ""
-    """Why they are not offered, in one line; empty if they are."""
+    """Why our kernels are not offered, in one line; empty if they are."""
     suspicious: bool = False
-    """Whether the reason is not to be expected, so that the user is warned."""
+    """Whether the reason is unexpected (a failure), so that the user is warned."""
 
 
 def decide() -> Kernels:
     """Offer our kernels to llama.cpp, if they are for this machine and pass a trial in a child process.
 
-    It must be called once, before a model is loaded. Models use them only if they are loaded in `kernel_use.loading`.
+    This must be called once, before a model is loaded. Models use the kernels only if they are loaded in a block of
+    `kernel_use.loading`.
     """
     wanted = _from_environment()
     if wanted == "off":
@@ -56,7 +57,7 @@ def decide() -> Kernels:
 
 
 def has_instructions() -> bool:
-    """Whether this processor has the instructions of one of our sets. Else our products are those of plain C++."""
+    """Whether this processor has one of the instruction sets of our kernels. Else our products run in plain C++."""
     return bool(_core.instruction_sets() != [_PLAIN])
 
 
@@ -65,7 +66,7 @@ def _from_environment() -> str:
 
 
 def _unsuitable() -> str:
-    """Why this machine or this build cannot use our kernels, which is to be expected; empty if it can."""
+    """Why this machine or this build of llama.cpp is not one that our kernels are for; empty if it is."""
     if not sys.platform.startswith("linux") or platform.machine().lower() not in ("x86_64", "amd64"):
         return "they are for Linux on x86-64"
     if not has_instructions():
@@ -76,7 +77,7 @@ def _unsuitable() -> str:
 
 
 def _instruction_set(wanted: str) -> str:
-    """The instruction set that is wanted, or for ``"auto"`` the fastest.
+    """The name of the wanted instruction set; for ``"auto"`` that of the fastest one.
 
     Raises:
         ValueError: this processor has no instruction set of this name.
@@ -90,14 +91,14 @@ def _instruction_set(wanted: str) -> str:
     raise ValueError(f"{ENVIRONMENT}={wanted!r} is unknown: choose auto, off, {', '.join(names)}, or unset it")
 
 
-_OFFERED: list[_core.KernelBufferType] = []  # at most one in a process
+_OFFERED: list[_core.KernelBufferType] = []  # what was offered to ggml: at most one in a process
 
 
 def _offer(name: str) -> None:
     """Try our kernels in a child process, and offer them.
 
     Raises:
-        LookupError, RuntimeError: why they cannot be offered to this llama.cpp.
+        LookupError, RuntimeError: the kernels cannot be offered to this llama.cpp; the message says why.
     """
     library = _bindings._lib._name
     trial = tried(_TRIAL, [library, name], key=trial_key(with_neighbours(library)), seconds=_SECONDS)
@@ -109,7 +110,7 @@ def _offer(name: str) -> None:
 
 
 def offer_to(cpu: CpuBackend, name: str) -> _core.KernelBufferType:
-    """Offer our buffer type before ggml's own. It may be called once in a process, also after models were loaded.
+    """Put our buffer type before ggml's own ones. This may be called once in a process, also after models were loaded.
 
     Args:
         cpu: ggml's CPU backend.
@@ -117,7 +118,7 @@ def offer_to(cpu: CpuBackend, name: str) -> _core.KernelBufferType:
 
     Raises:
         LookupError: ggml lacks a function that is needed.
-        RuntimeError: ggml is laid out otherwise than our code expects.
+        RuntimeError: the layout of ggml's structs is not the one that our code expects.
     """
     addresses = {function: cpu.address(function) for function in _core.ggml_functions()}
     made = _core.KernelBufferType(addresses, cpu.registry, name)

@@ -1,7 +1,7 @@
 """Access to libllama: finds addresses in the library that llama_cpp has loaded, and checks its ABI.
 
-The extension is not linked to libllama, because a linked one would be a second copy beside llama_cpp's. Of our Python
-code, only this module finds addresses in libllama.
+The extension is not linked to libllama, because the linked library would be a second copy beside llama_cpp's. Of our
+Python code, only this module finds addresses in libllama.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "llama_model_params": {"vocab_only": False, "use_extra_bufts": True},
     "llama_context_params": {"type_k": 1, "type_v": 1, "embeddings": False, "offload_kqv": True, "op_offload": True},
 }
-"""Structs that are passed by value, and defaults that their fields have in every release (1 is F16)."""
+"""Structs that are passed by value, and some fields with the same default in every release (1 is F16)."""
 _GPUS = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
-_POINTERS = (ctypes.c_void_p, ctypes._Pointer, *ctypes.CFUNCTYPE(None).__bases__)  # null by default
+_POINTERS = (ctypes.c_void_p, ctypes._Pointer, *ctypes.CFUNCTYPE(None).__bases__)  # fields of these types are null
 
 
 def load_api(library: types.ModuleType | Any = llama_cpp) -> _core.LlamaApi:
@@ -64,7 +64,7 @@ def _addresses(library: Any) -> Mapping[str, int]:
 
 
 def _check_structs(library: Any) -> None:
-    # A size check is not enough: fields have been inserted without a change of size.
+    # A check of sizes is not enough: releases have inserted fields without changing a struct's size.
     for layout in _core.struct_layouts():
         expected = [(field.name, field.offset, field.size) for field in layout.fields]
         struct = getattr(library, layout.name)
@@ -75,8 +75,8 @@ def _check_structs(library: Any) -> None:
 
 
 def _check_parameters(library: Any) -> None:
-    # With LLAMA_CPP_LIB_PATH the bindings load another libllama than their own. If its structs have one field more, it
-    # would read the user's options from wrong places, and write beyond our struct.
+    # With LLAMA_CPP_LIB_PATH the bindings load another libllama than their own. If that library's structs have one
+    # field more, it would read the user's options from wrong places, and write beyond our struct.
     for name, defaults in _PARAMETERS.items():
         struct = getattr(library, name)
         function = getattr(_bindings._lib, name.replace("_params", "_default_params"))
@@ -110,7 +110,7 @@ API = load_api()
 
 
 def has_gpu() -> bool:
-    """Whether a part of a model can be on a GPU or on another machine, in place of this machine's processor."""
+    """Whether llama.cpp can compute a part of a model on a GPU or on another machine."""
     if not llama_cpp.llama_supports_gpu_offload() or not llama_cpp.llama_supports_rpc():
         return bool(llama_cpp.llama_supports_gpu_offload())
     # llama_supports_gpu_offload is true for every build with RPC (other machines), so the devices are looked at.
@@ -122,7 +122,7 @@ def ggml_addresses(names: Iterable[str]) -> dict[str, int]:
     """The addresses of functions of ggml, by name.
 
     Raises:
-        LookupError: a function does not exist, or this system does not find it through libllama.
+        LookupError: ggml has no such function, or this system does not find ggml's functions through libllama.
     """
     try:
         return {name: address_of(getattr(_bindings._lib, name)) for name in names}
@@ -131,7 +131,7 @@ def ggml_addresses(names: Iterable[str]) -> dict[str, int]:
 
 
 def function_of_cpp(names: Iterable[str], result: Any, *arguments: Any) -> Any:
-    """A function that libllama exports under a C++ name. The name depends on the compiler, so several are tried.
+    """A function that libllama exports under a C++ name. The name depends on the compiler, so several names are tried.
 
     Raises:
         ValueError: libllama has none of these names.

@@ -11,7 +11,8 @@ _LIMITS = {
     False: ("memory.max", "memory.current", "inactive_file"),
     True: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-"""By whether a cgroup is of v1: the files of the limit and of the used memory, and the field of droppable memory."""
+"""By whether a cgroup is of v1: the files of its limit and its used memory, and the field of cached files in
+``memory.stat``, whose memory can be dropped."""
 
 
 def free_memory(process: Path = Path("/proc/self")) -> int:

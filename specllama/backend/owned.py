@@ -1,4 +1,4 @@
-"""Owners of what llama.cpp makes: it is freed once, wherever Ctrl-C comes."""
+"""Owners of objects that llama.cpp makes: each object is freed exactly once, wherever Ctrl-C comes."""
 
 from __future__ import annotations
 
@@ -7,50 +7,51 @@ from typing import Any, Protocol
 
 
 class Closable(Protocol):
-    """What can be closed.
+    """An object that can be closed.
 
-    A further ``close`` goes on where an exception of a signal handler has ended the one before, or does nothing.
+    If a signal handler's exception has interrupted ``close``, a further call frees the remaining parts. Else it does
+    nothing.
     """
 
     def close(self) -> None:
-        """Free what it has."""
+        """Free everything that the object holds."""
 
 
 class Once:
-    """Frees something of llama.cpp's once, however often ``close`` is called.
+    """Frees an object of llama.cpp's once, however often ``close`` is called.
 
-    A signal handler may raise between any two steps of Python, so also between freeing something and noting that it is
+    A signal handler may raise between any two steps of Python, so also between freeing an object and noting that it is
     freed. Here both are one step: ``next`` of a ``map`` takes an item of the list, and calls the function with it.
 
     Args:
-        free: a function of C that frees it.
-        held: a list that has it, or gets it later.
+        free: a C function that frees the object.
+        held: a list with the object's address, or an empty list that gets the address later.
     """
 
     def __init__(self, free: Callable[[Any], object], held: list[Any]) -> None:
         self._freeing: Iterator[object] = map(free, held)
 
     def close(self) -> None:
-        """Free it."""
+        """Free the object, if it is not freed yet."""
         next(self._freeing, None)
 
 
 class Owned(Once):
-    """Something that llama.cpp makes for us. It is freed by ``close``, or when this object is deleted.
+    """An object of llama.cpp's, such as a context. It is freed by ``close``, or when this owner is deleted.
 
-    Making it and keeping it are one step, too. Else Ctrl-C while a model loads would lose the model.
+    Making the object and keeping its address are one step, too. Else Ctrl-C while a model loads would lose the model.
 
     Args:
-        free: a function of C that frees it.
-        make: a function of C that makes it.
+        free: a C function that frees the object.
+        make: a C function that makes the object.
         given: the arguments of ``make``.
-        uses: what it uses. These objects live at least as long.
+        uses: Python objects that must live at least as long as the object.
 
     Attributes:
-        address: where it is; 0 if llama.cpp has made none.
+        address: the address of the object; 0 if llama.cpp could not make it.
     """
 
-    _freeing = iter(())  # until there is something to free
+    _freeing = iter(())  # until `__init__` has replaced it, so that `close` can always be called
 
     def __init__(
         self, free: Callable[[Any], object], make: Callable[..., Any], *given: Any, uses: tuple[object, ...] = ()
@@ -62,5 +63,5 @@ class Owned(Once):
         self.address = held[0] if held else 0
 
     def __del__(self) -> None:
-        """Free it."""
+        """Free the object."""
         self.close()

@@ -21,19 +21,19 @@ class Backend:
     """The decisions about llama.cpp's CPU backend, for all models of this process."""
 
     kernels: Kernels = dataclasses.field(default_factory=Kernels)
-    """Our kernels that models can use. Each model has a ``KernelUse`` that says whether it does."""
+    """Our kernels, as models can use them. Each model has a ``KernelUse`` that says whether the model uses them."""
     amx_off: str | None = None
-    """Why llama.cpp's AMX code is not used; None if there is none, or if it works."""
+    """Why llama.cpp's AMX code was turned off; None if llama.cpp does not use AMX here, or if AMX works."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on all that differs from a plain llama.cpp, for comparing measurements."""
+        """Notes on differences from a plain llama.cpp, which are kept with measurements."""
         return () if self.amx_off is None else (f"AMX off: {self.amx_off}",)
 
 
 _LOCK = threading.Lock()
 _decided: Backend | None = None
-_is_child = False  # whether this is a fork of a process that had decided
+_is_child = False  # whether this process is a fork of a process that had called `prepare_backend`
 
 
 def _leave_parent() -> None:
@@ -61,22 +61,22 @@ def require_own_gpu() -> None:
 
 
 def prepare_backend() -> Backend:
-    """Make the decisions, unless they are made, and warn of faults that a user can fix.
+    """Make the decisions, unless they are made already, and warn of faults that a user can fix.
 
-    It is called before each model is loaded. After the first time it costs nothing.
+    This is called before each model is loaded. After the first call it costs nothing.
 
     Raises:
-        RuntimeError: a GPU would be used in a fork.
+        RuntimeError: this process is a fork, and would use a GPU.
     """
     require_own_gpu()
     global _decided
     with _LOCK:
         if _decided is not None:
             return _decided
-        # AMX comes first: it is removed from ggml's list, which must happen before our buffer type is offered.
+        # AMX comes first: it is removed from ggml's list of buffer types before our own buffer type is offered.
         amx_off = why_amx_is_off()
         _decided = Backend(kernels=kernels.decide(), amx_off=amx_off)
-    # The warning is given once, after the decision is stored: if warnings are errors, the next model can be loaded.
+    # Each warning is given once, after the decisions are stored: if warnings are errors, the next model can be loaded.
     if _decided.kernels.suspicious:
         warn(
             f"specllama's kernels are off: {_decided.kernels.why_not}. Texts stay right, and batches of several tokens "

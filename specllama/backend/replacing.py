@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Replaces files so that a file always has either its old or its whole new content."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PARTIAL = ".partial"
-"""How a file that is being written ends. A process that is killed leaves it."""
+"""The end of the name of a file that is being written. A killed process leaves such a file behind."""
 
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """A context manager that gives a path beside a file, at which nothing is yet.
+    """A context manager that gives an unused path beside a file.
 
-    What the block writes there replaces the file afterwards. An error or Ctrl-C at any place leaves only the old file,
-    because the name is chosen before there is a new one.
+    The block writes a new file to this path. At the end the new file replaces the old one. An error or Ctrl-C at any
+    place leaves only the old file, because the path is chosen before the new file exists, which is then deleted.
 
     Args:
         path: the file.
-        durable: whether the content reaches the disk before it replaces the file, which takes a while.
+        durable: whether to wait until the new content is on the disk (``fsync``) before it replaces the file.
 
     Raises:
-        OSError: the disk is full, or cannot be written.
+        OSError: the disk is full, or cannot be written to.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{PARTIAL}")
     try:

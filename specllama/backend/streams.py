@@ -1,4 +1,4 @@
-"""Uses stdout and stderr, which may be None (pythonw, services), closed, or an object with little but ``write``."""
+"""Uses stdout and stderr, each of which may be None (pythonw, services), closed, or have little but ``write``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 def is_terminal(stream: Any) -> bool:
     """Whether a stream is a terminal."""
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # ValueError: it is closed
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # ValueError: the stream is closed
         return bool(stream.isatty())
     return False
 
@@ -20,7 +20,7 @@ def has_stderr() -> bool:
 
 
 def show(text: str) -> None:
-    """Write to stderr, if it can be written to."""
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # None; full; closed
+    """Write a text to stderr. If that fails, the text is dropped."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr is None; its disk is full; it is closed
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""Trials: code that could end the process is tried in a child process first, and the answer is kept.
+"""Trials: code that could crash the process is tried in a child process first, and the answer is kept.
 
-A trial is a module of this package. It ends normally if all is well, and by ``sys.exit("why not")`` if not. It may also
-crash or hang, which is why it runs in a child. `_trial_worker` is the child's side of this module.
+A trial is a module of this package. It ends normally if the tried code works, and by ``sys.exit("why not")`` if not. It
+may also crash or hang, which is why it runs in a child process. `_trial_worker` is the child's side of this module.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _FOLDER = "trials"  # in the cache directory
 _FORMAT = 1
 _CHILD = "from specllama.backend._trial_worker import main; main(sys.argv[1:])"
 _DAY = 86_400.0  # seconds
-_LONG = 30 * _DAY  # how long a clear answer is believed; a wrong one must not be believed for ever
-_SHORT = _DAY  # how long an answer is believed that a busy or a full machine may have caused
+_LONG = 30 * _DAY  # how long a clear answer is believed; a wrong answer must not be believed for ever
+_SHORT = _DAY  # how long an answer is believed if a busy machine or a full disk may have caused it
 _CRASHES = ("SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS")
 _MOST_WORDS = 300  # the most characters of a reason
 WITHIN = "SPECLLAMA_WITHIN_TRIAL"
@@ -40,14 +40,14 @@ class Trial:
     """The answer of a trial."""
 
     ok: bool
-    """Whether the trial ended well."""
+    """Whether the trial ended normally: the tried code works."""
     reason: str
-    """Why it did not, in one line; empty if it did."""
+    """Why the tried code does not work, in one line; empty if it works."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _End:
-    """How a child ended, and for how many seconds that is believed. 0: the end says nothing about what was tried."""
+    """How a child process ended, and for how many seconds this is believed. 0: it says nothing about the tried code."""
 
     reason: str
     believed: float
@@ -60,17 +60,17 @@ _LOCK = threading.Lock()
 def tried(name: str, arguments: Sequence[str], *, key: Mapping[str, str], seconds: float = 60) -> Trial:
     """Run a module of this package in a child process, unless its answer is known.
 
-    It runs at most once in a process. For later processes the answer is kept in the cache directory; if that cannot be
-    read or written, the trial runs again.
+    A trial runs at most once for a process. Its answer is kept in the cache directory for later processes. If the
+    directory cannot be read or written, each process runs the trial again.
 
     Args:
         name: the module, which ``python -m specllama.<name>`` runs.
         arguments: the module's command line.
-        key: what else the answer depends on, such as ``trial_key``.
+        key: everything else that the answer depends on, such as the result of ``trial_key``.
         seconds: a trial that takes longer counts as hanging.
 
     Raises:
-        RuntimeError: a trial calls this for itself, which would have no end.
+        RuntimeError: a trial asks for its own answer, which would have no end.
     """
     if os.environ.get(WITHIN) == name:
         raise RuntimeError(f"the trial {name} asks for itself: it must not use what it is a trial of")
@@ -97,16 +97,16 @@ def _run_and_keep(question: Mapping[str, Any], seconds: float) -> Trial:
 
 
 def _read(question: Mapping[str, Any]) -> Trial | None:
-    """The kept answer; None if there is none, or if its file cannot be believed."""
+    """The kept answer; None if there is none, or if its file is invalid or too old."""
     try:
         return _checked(read_json(keyed_path(_FOLDER, question)), question)
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: too many brackets, or no home folder
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: brackets nested too deeply, or no home folder
         _LOGGER.debug("no answer of the trial %s is known: %s", question["name"], error)
         return None
 
 
 def _checked(found: Any, question: Mapping[str, Any]) -> Trial:
-    """The answer in what a file holds.
+    """The answer in the content of a file.
 
     Raises:
         ValueError: the file has another format, answers another question, or is too old.
@@ -125,7 +125,7 @@ def _checked(found: Any, question: Mapping[str, Any]) -> Trial:
 
 
 def _run(name: str, arguments: Sequence[str], seconds: float) -> _End:
-    """Run the child to its end. If it takes too long, it is killed."""
+    """Run a trial's child process to its end. If the child takes too long, it is killed."""
     if not can_start():
         return _End(f"{NO_PYTHON} to try it with", 0)
     try:
@@ -153,7 +153,7 @@ def _run(name: str, arguments: Sequence[str], seconds: float) -> _End:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a child with all processes that it has started. It was not waited for yet, so its id is still its own."""
+    """Kill a child and all processes that it has started. It was not waited for yet, so its id is still its own."""
     if sys.platform == "win32":
         process.kill()
     else:
@@ -162,7 +162,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _judged(returncode: int, answer: bytes, output: str) -> _End:
-    """What the end of a child means. Its answer counts only if it lived long enough to exit normally."""
+    """What the end of a child means. The answer that the child has written counts only if the child exited normally."""
     if returncode == 0:
         try:
             reason = json.loads(answer)["reason"]
@@ -171,7 +171,7 @@ def _judged(returncode: int, answer: bytes, output: str) -> _End:
         return _End(_in_one_line(str(reason)), _LONG)
     if returncode < 0:
         name = _signal_name(-returncode)
-        # Other signals came from outside, for example from a system that is out of memory.
+        # Other signals come from outside, for example if the system is out of memory, and say nothing about the code.
         return _End(_with_last_line(f"it was ended by {name}", output), _LONG if name in _CRASHES else 0)
     # On Windows a crash gives the code of an exception, such as 0xC0000005 for an access violation.
     crashed = returncode >= 0xC0000000

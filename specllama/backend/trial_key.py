@@ -1,4 +1,4 @@
-"""What the answer of a trial depends on: the libraries that it tries, and the machine."""
+"""What the answer of a trial depends on: the files of the tried libraries, and the machine."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from .cpu import cpu_flags, cpu_name
 
 
 def trial_key(libraries: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
-    """A key for ``trial.tried``. It differs for another build of a library, another processor or another system.
+    """A key for ``trial.tried``. Another build of a library, another processor or another system gives another key.
 
     Args:
-        libraries: the files of the code that is tried. If a file cannot be looked at, its name counts.
+        libraries: the files of the tried code. Of a file that cannot be read, only the path is in the key.
     """
     files = {f"library {number}": _file(os.fspath(path)) for number, path in enumerate(libraries)}
     return {**files, **_machine()}
 
 
 def with_neighbours(library: str) -> list[Path]:
-    """The file of libllama, and those of ggml beside it. The code that is tried is in one of them."""
+    """The file of libllama, and the files of ggml beside it. One of them has the code that is tried."""
     return [Path(library), *sorted(Path(library).parent.glob("libggml*.so"))]
 
 
 def _file(path: str) -> str:
-    """The path, size and time of a file. Links are followed."""
+    """The path, size and modification time of a file. Links are followed."""
     path = os.path.realpath(path)
     try:
         found = os.stat(path)

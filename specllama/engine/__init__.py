@@ -1,7 +1,7 @@
 """The engine: tokens in, tokens out. It generates one text or several, with a draft, over llama.cpp's C functions.
 
-The engine knows no class of llama_cpp's, and does not depend on who calls it: everything that belongs to a text is in
-its `Request`, and a `Listener` is notified of it. Characters of texts, chats and OpenAI's forms are not known here.
+The engine uses no class of llama_cpp's, and does not depend on its callers: a caller describes a text in a `Request`,
+and gives a `Listener` that is notified of the text. The engine knows nothing of characters, chats and OpenAI's forms.
 """
 
 from __future__ import annotations

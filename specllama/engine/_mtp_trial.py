@@ -1,7 +1,7 @@
 """A trial (see `backend.trial`): does this llama.cpp run the MTP layers in a model's file?
 
-It is run as ``python -m specllama.engine._mtp_trial MODEL``. llama.cpp does not say for which architectures it has a
-graph of such layers, and it ends the process for the others.
+The trial is run as ``python -m specllama.engine._mtp_trial MODEL``. llama.cpp does not say for which architectures it
+has a graph of MTP layers, and it aborts the process for the other architectures.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the texts of one engine share: how they speculate, which warnings were given, and the sums of their numbers."""
+"""What the texts of one engine share: default options, earlier answers, given warnings, and summed statistics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Account:
 
     Attributes:
         options: how to speculate, unless a request says otherwise.
-        earlier: the earlier answers; empty unless they are to be kept.
+        earlier: the earlier answers, in which lookup searches; empty unless the user has asked to keep them.
     """
 
     def __init__(self, options: Options) -> None:
@@ -33,7 +33,7 @@ class Account:
             warn(message, FallbackWarning)
 
     def add(self, tally: Tally) -> None:
-        """Count a generation that has ended."""
+        """Add the statistics of a generation that has ended."""
         with self._lock:
             self._sums = self._sums + tally
 

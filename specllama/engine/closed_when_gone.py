@@ -19,7 +19,7 @@ class ClosedWhenGone:
     """
 
     def __del__(self: _Closable, ends: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Close it."""
+        """Close the object."""
         try:
             self.close()
         except BaseException:

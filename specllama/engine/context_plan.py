@@ -1,4 +1,4 @@
-"""What a context has besides what its user has asked for, whoever opens it: our opener, or llama_cpp's constructor."""
+"""Fields of ``llama_context_params`` that specllama sets itself, in contexts opened by `open_model` or by llama_cpp."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from specllama import _core
 from specllama.models.cache_types import values_of_block
 
 _TYPES = ("type_k", "type_v")
-_MOST_SNAPSHOTS = 8  # each takes as much memory as the state; for longer drafts a copy is used
+_MOST_SNAPSHOTS = 8  # each takes as much memory as the recurrent state; longer rollbacks use a copy of the state
 
 
 @dataclasses.dataclass
 class ContextPlan:
     """Snapshots of a recurrent state, branches of a text, and flash attention.
 
-    Make it when the weights are about to be loaded. A ``flash_attn`` that the user has set stays as it is. Without one,
-    flash attention is on where our kernels compute it: not with a cache that is not float16, and not for embeddings,
-    because llama.cpp would make float16 copies for it. Cached values in blocks need it in any case.
+    Make a plan when the weights are about to be loaded. A ``flash_attn`` that the user has set stays as it is. Without
+    one, flash attention is on where our kernels compute it: with a float16 cache, and not for embeddings, for which
+    llama.cpp would make float16 copies. A cache with quantized values needs flash attention in any case.
 
     Attributes:
         opened_with: the arguments that the model is opened with, by llama_cpp's names.
-        num_snapshots: how many tokens at the end of a batch can be taken back from a recurrent state.
-        num_branches: how many branches of a text can be decoded beside it.
+        num_snapshots: how many tokens at the end of a batch a recurrent state can be rolled back by.
+        num_branches: how many branches of a text can be decoded beside the text.
     """
 
     opened_with: Mapping[str, Any]
@@ -34,16 +34,16 @@ class ContextPlan:
     num_branches: int = 0
 
     def __post_init__(self) -> None:
-        """Remember how many bytes of weights our kernels have in this thread."""
+        """Note the bytes of weights that our kernels have in this thread: `fill` looks whether the model adds some."""
         self._bytes_before = _core.KernelBufferType.bytes_loaded()
         self._decides_attention = self.opened_with.get("flash_attn") is None
 
     def fill(self, params: Any, weights: Any | None) -> None:
-        """Set all of it in ``llama_context_params``. It may be called again.
+        """Set snapshots, branches and flash attention in ``llama_context_params``. May be called again.
 
         Args:
-            params: the parameters, with all sizes.
-            weights: the ``llama_model``; None if it is not loaded yet.
+            params: the parameters, whose sizes are set already.
+            weights: the ``llama_model``; None if it is not loaded yet. Then flash attention is left for a later call.
         """
         if hasattr(params, "n_rs_seq"):
             # llama.cpp ends the process unless a batch has room for more tokens than there are snapshots.
@@ -68,14 +68,14 @@ class ContextPlan:
 
 
 def has_flash_attention(params: Any) -> bool:
-    """Whether a context with these parameters has flash attention, unless its GPU cannot do that."""
+    """Whether a context with these parameters has flash attention, if its GPU supports that."""
     if hasattr(params, "flash_attn_type"):
         return bool(params.flash_attn_type != llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED)
-    return bool(params.flash_attn)  # of llama-cpp-python before 0.3.17
+    return bool(params.flash_attn)  # llama-cpp-python before 0.3.17
 
 
 def _have_flash_attention(params: Any) -> None:
-    """Switch on flash attention, as AUTO. ENABLED would do too much: llama_cpp gives it to the image encoder, too."""
+    """Switch on flash attention, as AUTO. ENABLED is not used, because llama_cpp passes it on to the image encoder."""
     if hasattr(params, "flash_attn_type"):
         params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
     else:  # before 0.3.17
@@ -83,17 +83,17 @@ def _have_flash_attention(params: Any) -> None:
 
 
 def _have_branches(params: Any, count: int) -> None:
-    """Make room for branches of a text, as sequences over its cells.
+    """Make room for branches of a text: sequences that share the text's cells.
 
-    A context that embeds has none: llama.cpp may end the process when it pools several sequences over the same cells.
-    Nor has one without room for a row of each in a batch, for which llama.cpp would end the process, too.
+    A context for embeddings gets no branches: llama.cpp may abort when it pools several sequences over the same cells.
+    Nor does a context whose batch has no room for a row of each branch, because llama.cpp would abort.
     """
     has_room = not params.embeddings and count < min(params.n_batch, params.n_ctx or params.n_batch)
     params.n_seq_max, params.kv_unified = (1 + count, True) if has_room else (1, params.kv_unified)
 
 
 def _divide_among_sequences(params: Any) -> None:
-    """Round the sizes of a batch up. For a mean llama.cpp ends the process unless all sequences get equal shares."""
+    """Round batch sizes up to multiples of ``n_seq_max``: with mean pooling, llama.cpp aborts for other sizes."""
     count = params.n_seq_max
     params.n_batch = -(-params.n_batch // count) * count
     params.n_ubatch = -(-max(params.n_batch, params.n_ubatch) // count) * count

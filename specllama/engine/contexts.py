@@ -1,4 +1,4 @@
-"""The native side of several texts: contexts with room for several sequences, and the scheduler that decodes them."""
+"""The native side of several texts: contexts with several sequences, and the scheduler that decodes for all of them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from .opening import made_context
 class Contexts(ClosedWhenGone):
     """A further context of the target, and one of each model of its draft. The models' own contexts stay as they are.
 
-    The weights are shared. Each context has ``count`` sequences of the target's ``n_ctx`` tokens in one cache, so that
-    prompts which begin alike share their cells. If the cache has room for fewer tokens, texts wait for each other.
+    A model's contexts share its weights. Each further context has ``count`` sequences of ``n_ctx`` tokens in one cache,
+    so that prompts which begin alike share their cells. If the cache has room for fewer tokens, texts wait for each
+    other.
 
     Args:
         model: the target.
-        draft: what drafts for it.
-        count: the largest number of texts.
-        cache_tokens: how many tokens of all texts the cache holds; None: all that they may have.
+        draft: the draft; None for plain decoding.
+        count: the largest number of texts at once.
+        cache_tokens: how many tokens of all texts together the cache holds; None: ``n_ctx`` for each text.
 
     Raises:
         MemoryError: there is no room for the caches.
@@ -45,7 +46,7 @@ class Contexts(ClosedWhenGone):
             raise
 
     def sequences(self, number: int) -> tuple[_core.Sequence, dict[str, _core.Sequence]]:
-        """The target's sequence of one slot, and the drafts' sequences by name. Call it once for each slot."""
+        """The target's sequence for one slot, and the sequences of the draft's models. Call it once for each slot."""
         drafts = {name: _core.Sequence(decoder, number) for name, decoder in self._drafts.items()}
         return _core.Sequence(self._target, number), drafts
 
@@ -56,7 +57,7 @@ class Contexts(ClosedWhenGone):
     def close(self) -> None:
         """Free all contexts. Texts that are under way get ClosedError; they must not read logits meanwhile.
 
-        A further call goes on where Ctrl-C has ended the one before.
+        If Ctrl-C has interrupted a call, a further call frees what is still there.
         """
         for part in reversed(getattr(self, "_parts", ())):  # none if __init__ failed early
             part.close()
@@ -66,7 +67,7 @@ class Contexts(ClosedWhenGone):
             return {}
         try:
             self._kept.enter_context(draft.kept())
-        except _core.ClosedError:  # its owner has closed it meanwhile
+        except _core.ClosedError:  # the draft's owner has closed it meanwhile
             draft.notice_closing()
             return {}
         return {name: self._decoder(model, "draft", count, cache_tokens) for name, model in draft.models.items()}
@@ -75,7 +76,8 @@ class Contexts(ClosedWhenGone):
         n_ctx = model.n_ctx
         size = n_ctx * count
         settings = model.settings
-        if cache_tokens is not None and not settings.is_head:  # the states that a head reads cannot be computed again
+        # A head's cache always has the full size: the target's states that a head has read cannot be computed again.
+        if cache_tokens is not None and not settings.is_head:
             if cache_tokens < model.n_ctx_asked:
                 raise ValueError(
                     f"cache_tokens={cache_tokens} is less than n_ctx={n_ctx} of the {name}, which one text may "
@@ -84,9 +86,9 @@ class Contexts(ClosedWhenGone):
             size = min(size, max(cache_tokens, n_ctx))
         params = settings.params_of_another()
         params.n_ctx, params.n_seq_max, params.kv_unified = max(size, count), count, True
-        params.n_batch = max(params.n_batch, count)  # llama.cpp asserts that there is room for a row of each text
+        params.n_batch = max(params.n_batch, count)  # llama.cpp asserts that a batch has room for a row of each text
         taps = None if settings.hidden is None else settings.hidden.make_with(params)
-        # Without `quiet`, llama.cpp would warn about the size: it takes the room of all texts for that of one.
+        # `quiet`, because llama.cpp would warn about n_ctx, as if it were the size of one text and not of all.
         with one_at_a_time(), captured_errors() as errors, quiet(settings.verbose):
             context = made_context(model.address, params, taps)
         if not context.address:

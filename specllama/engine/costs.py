@@ -1,7 +1,7 @@
-"""The curves T(n) of models that were measured before: what they depend on, their files, and how a loop gets them.
+"""Measured curves T(n), the seconds of a batch of n tokens: what they depend on, their files, how a loop gets them.
 
-Each curve is a small JSON file in the cache directory. Files are checked when they are read, since anything can be in
-them, and may be deleted at any time.
+Each curve is a small JSON file in the cache directory, which may be deleted at any time. Other programs may have
+changed a file, so its content is checked when it is read.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("specllama")
 _FOLDER = "costs"  # in the cache directory
 _FORMAT = 2
-_SHORTEST, _LONGEST = 1e-9, 3600.0  # the least and the most seconds of a batch
-_MAX_AGE = 30 * 86_400.0  # seconds; an older curve is measured anew, so that a wrong one is not believed for ever
-_STEEPEST = 2.0  # a batch of n tokens costs at most this many times n batches of one
-_CHEAPEST = 0.5  # a batch costs at least this many times the smallest one
-_MOST_SIZES = 64
-_ALL_UP_TO = 32  # all sizes up to this one are kept; of larger ones, four for each doubling
+_SHORTEST, _LONGEST = 1e-9, 3600.0  # the least and the most seconds of a batch; other values are not believed
+_MAX_AGE = 30 * 86_400.0  # seconds; an older curve is measured anew, so that a wrong curve is not believed for ever
+_STEEPEST = 2.0  # a batch of n tokens costs at most this factor times n batches of one token
+_CHEAPEST = 0.5  # a batch costs at least this factor times the smallest batch
+_MOST_SIZES = 64  # the most batch sizes in a file
+_ALL_UP_TO = 32  # all batch sizes up to this one are kept; of larger sizes, four for each doubling
 
 _KERNELS_GENERATION = 4  # add one when our kernels become faster, so that older measurements are not used
 _MODEL = ("n_gpu_layers", "split_mode", "main_gpu")
-# Fields of the context's parameters, besides threads and batches. Not all releases of llama_cpp have all of them.
+# Fields of the context's parameters, besides threads and batches. Some releases of llama_cpp lack some of these fields.
 _CONTEXT = ("offload_kqv", "op_offload", "flash_attn", "flash_attn_type", "type_k", "type_v", "ctx_type")
 
-_MATERIAL = math.log(1.1)  # a size has changed if it costs a tenth more or less than the others say
-_PAUSE = 1.0  # the least seconds between two writes of changed curves
+_MATERIAL = math.log(1.1)  # a size has changed if its cost has risen or fallen by a tenth relative to the others
+_PAUSE = 1.0  # the least seconds between two writes of curves by one loop
 
 
 def costs_dir() -> Path:
@@ -56,12 +56,12 @@ def costs_dir() -> Path:
 
 
 def size_class(n: int) -> int:
-    """The class of a batch size. One size of each class is kept. Small sizes have a class each."""
+    """The class of a batch size. A file keeps one size of each class. Each small size is a class of its own."""
     return n if n <= _ALL_UP_TO else _ALL_UP_TO + math.ceil(4 * math.log2(n / _ALL_UP_TO))
 
 
 def thinned(costs: Mapping[int, float]) -> dict[int, float]:
-    """The part of a curve that a file holds: the largest size of each class, without sizes that cannot be true."""
+    """The part of a curve that a file holds: the largest size of each class, without sizes with impossible costs."""
     possible = {n: costs[n] for n in sorted(costs) if _SHORTEST <= costs[n] <= _LONGEST}
     wrong = _impossible(possible)
     of_class = {size_class(n): n for n in possible if n not in wrong}
@@ -69,33 +69,34 @@ def thinned(costs: Mapping[int, float]) -> dict[int, float]:
 
 
 def read(key: Mapping[str, Any]) -> dict[int, float]:
-    """The seconds that batches of n tokens took, by n. Empty if no curve is known, or its file cannot be believed.
+    """The seconds that batches of n tokens took, by n. Empty if there is no file, or its content is not valid.
 
     Args:
         key: what the curve depends on, as ``cost_key`` gives it.
     """
     try:
         return _checked(read_json(keyed_path(_FOLDER, key)), key)
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: too many brackets, or no home folder
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: brackets nested too deeply, or no home folder
         _LOGGER.debug("no costs of %s as the %s are known: %s", key.get("file"), key.get("role"), error)
         return {}
 
 
 def write(key: Mapping[str, Any], costs: Mapping[int, float]) -> None:
-    """Write a curve in place of the one before. A reader sees either the old one or the new one.
+    """Replace the file of a curve. Other processes read either the old curve or the new one, and no mixture.
 
     Raises:
-        OSError, RuntimeError: it cannot be written, or there is no home folder to write to.
+        OSError, RuntimeError: the file cannot be written, or there is no home folder.
     """
     seconds = {str(n): value for n, value in thinned(costs).items()}
     write_json(keyed_path(_FOLDER, key), {"format": _FORMAT, "key": key, "measured": time.time(), "seconds": seconds})
 
 
 def _checked(found: Any, key: Mapping[str, Any]) -> dict[int, float]:
-    """The curve in what a file holds.
+    """The curve in the content of a file.
 
     Raises:
-        ValueError: the file does not have the form that `write` gives it, has another key, or cannot be true.
+        ValueError: the content does not have the form that `write` gives it, has another key, or its costs are
+            impossible.
     """
     if not isinstance(found, dict) or found.get("format") != _FORMAT or found.get("key") != key:
         raise ValueError("the file has another format, or another key")
@@ -114,7 +115,7 @@ def _checked(found: Any, key: Mapping[str, Any]) -> dict[int, float]:
 
 
 def _impossible(costs: Mapping[int, float]) -> list[int]:
-    """The sizes that do not fit the others, because something else held up the machine when they were measured."""
+    """The sizes whose costs do not fit the other sizes': other programs have disturbed these measurements."""
     least = min(costs, default=0)
     return [n for n, s in costs.items() if not _CHEAPEST <= s / costs[least] <= _STEEPEST * n / least]
 
@@ -126,14 +127,14 @@ def _checked_size(text: str) -> int:
 
 
 def cost_key(model: Model, role: str) -> dict[str, Any]:
-    """What T(n) of a model depends on: its file, settings and the machine, ready for JSON.
+    """Everything that T(n) of a model depends on, ready for JSON: the model's file, its settings and the machine.
 
     The model may be closed: nothing native of it is used.
 
     Args:
         model: a target or a draft.
-        role: ``"target"``, ``"head"``, ``"draft"`` or ``"inner"``. A model costs less as a draft, because it then needs
-            logits for one token only.
+        role: ``"target"``, ``"head"``, ``"draft"`` or ``"inner"``. A batch costs less in a draft than in a target,
+            because a draft needs logits for one token only.
     """
     settings = model.settings
     context = settings.context_params
@@ -166,7 +167,7 @@ def _size(path: str) -> int | None:
 
 
 def _lora(lora: Lora | None) -> dict[str, Any] | None:
-    """The adapter, which makes every layer compute more; None without one. Its scale changes no cost."""
+    """A LoRA adapter's part of the key; None without an adapter. The scale is not in it, because it changes no cost."""
     return None if lora is None else {"file": os.path.basename(lora.path), "size": _size(lora.path)}
 
 
@@ -185,15 +186,15 @@ def machine() -> dict[str, Any]:
 
 
 class CostMemory:
-    """Gives a loop the known curves of its models, and writes what the loop has learned.
+    """Gives a loop the known curves of its models, and writes the curves that the loop has learned to files.
 
-    It never disturbs a generation: a curve that cannot be read is unknown, and one that cannot be written is lost.
+    No error ends a generation: a curve that cannot be read counts as unknown, and one that cannot be written is lost.
 
     Args:
         loop: the loop.
         target: the target.
         drafts: by role, the other models that the loop times, in the loop's order. None stands for a head that is no
-            model: its curve is not kept.
+            llama.cpp model: its curve is not kept.
     """
 
     def __init__(
@@ -207,7 +208,7 @@ class CostMemory:
         self.restore()
 
     def restore(self) -> None:
-        """Read the curves from the files. The loop uses them, and forgets what it has learned."""
+        """Read the curves from the files. The loop uses them, and forgets the costs that it has learned."""
         self._kept = {role: {} if key is None else read(key) for role, key in self._keys.items()}
         self._loop.restore_costs([*self._kept.values()])
 
@@ -216,7 +217,7 @@ class CostMemory:
         now = time.monotonic()
         if now < self._rest_until or sys.is_finalizing():  # at exit open() may be gone already
             return
-        known = dict(zip(self._keys, self._loop.costs, strict=False))  # a draft that cannot be used has none
+        known = dict(zip(self._keys, self._loop.costs, strict=False))  # a draft that cannot be used has no costs
         for role, key in self._keys.items():
             if key is not None and changed(self._kept[role], known.get(role, {})):
                 self._rest_until = now + _PAUSE
@@ -236,8 +237,8 @@ def changed(before: Mapping[int, float], now: Mapping[int, float]) -> bool:
 
     A size is missing only if the loop has forgotten it, because a loop knows all sizes that were restored.
 
-    A factor that all sizes share is left out. A hot processor or other programs change it from hour to hour, and a loop
-    takes it from its own first batches anyway: only the shape is worth keeping.
+    A factor that all sizes share does not count as a change. A hot processor or other programs change this factor from
+    hour to hour, and a loop learns it from its own first batches anyway: only the shape of a curve is worth keeping.
     """
     old, new = _seconds_per_token(before), _seconds_per_token(now)
     if not new:
@@ -250,7 +251,7 @@ def changed(before: Mapping[int, float], now: Mapping[int, float]) -> bool:
 
 
 def _seconds_per_token(costs: Mapping[int, float]) -> dict[int, float]:
-    # By class, because the size that stands for a class may change. All sizes of a class cost about as much per token.
+    # By class, because a class may be known by another size now. All sizes of a class cost about as much per token.
     return {size_class(n): seconds / n for n, seconds in thinned(costs).items()}
 
 
@@ -271,10 +272,10 @@ class KeptCurves:
                 if key["cpu"] == cpu_name() and one[0] > self._newest.get(of_what, (0.0, {}))[0]:
                     self._newest[of_what] = one
             except (OSError, ValueError, RuntimeError, KeyError, TypeError):
-                continue  # a file that cannot be believed counts as missing
+                continue  # a file with invalid content counts as missing
 
     def of(self, path: str, role: str) -> dict[int, float]:
-        """The curve of a model's file that was measured last; empty if none was.
+        """The newest curve of a model's file; empty if none is known.
 
         Args:
             path: a model or a head.
@@ -288,7 +289,7 @@ class KeptCurves:
         return 1 / min(curve.values()) if 1 in curve else None
 
     def expected(self, survey: Survey) -> dict[str, Expected]:
-        """What is expected of each draft that was found for a model, by its ``draft_model``."""
+        """The expected speedup and costs of each draft that a survey has found for a model, by ``draft_model``."""
         target, found = self.of(survey.path, "target"), {}
         for draft in survey.found:
             file = survey.path if draft.draft_model == "mtp" else draft.draft_model

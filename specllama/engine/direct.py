@@ -19,18 +19,18 @@ Row = npt.NDArray[np.float32]
 
 
 class Direct:
-    """Decodes on a model's own context, in batches of the caller's choice. ``Engine.direct`` lends it.
+    """Decodes on a model's own context, in batches of the caller's choice, in a block of ``Engine.direct``.
 
-    Its methods raise TypeError or ValueError if the tokens are not in the vocabulary or do not fit, DecodeError if
-    llama.cpp fails, and RuntimeError after the end of the block. `seconds` and `decode` raise RuntimeError, too, if the
-    memory was used otherwise since the last call here.
+    The methods raise TypeError or ValueError if the tokens are not in the vocabulary or do not fit, DecodeError if
+    llama.cpp fails, and RuntimeError after the end of the block. `seconds` and `decode` also raise RuntimeError if
+    other code has changed the memory since the last call of a method.
     """
 
     def __init__(self, model: Model, changes: Callable[[], None]) -> None:
         self._model = model
         self._changes = changes
         self._is_over = False
-        self._held = np.empty(0, dtype=np.int32)  # what the memory holds after the last call
+        self._held = np.empty(0, dtype=np.int32)  # the tokens in the memory after the last call
 
     def clear(self) -> None:
         """Empty the memory."""
@@ -38,21 +38,21 @@ class Direct:
         self._held = self._sequence.tokens()
 
     def prefill(self, tokens: Sequence[int] | npt.NDArray[np.int32]) -> None:
-        """Have the memory hold these tokens. Those that are missing are decoded as the loop decodes a prompt."""
+        """Have the memory hold these tokens. Missing tokens are decoded in batches, as the loop decodes a prompt."""
         sequence, wanted, n_batch = self._sequence, self._checked(tokens), self._model.settings.n_batch
         sequence.keep(num_common(wanted, sequence.tokens()))
-        for start in range(sequence.num_tokens, len(wanted), n_batch):  # `keep` may have dropped more than asked
+        for start in range(sequence.num_tokens, len(wanted), n_batch):  # `keep` may have dropped more tokens than asked
             part = wanted[start : start + n_batch]
             sequence.decode(part, len(part))
         self._held = sequence.tokens()
-        sequence.save()  # a memory that cannot be cut is copied, and the next prefill can come back to this place
+        sequence.save()  # copies a recurrent state, so that the next `prefill` can roll back to here
 
     def seconds(self, batch: Sequence[int] | npt.NDArray[np.int32], *, last_only: bool = False) -> float:
         """Decode one batch after the tokens that the memory holds. Returns how many seconds it took.
 
         Args:
             batch: the tokens [n], at most ``n_batch``.
-            last_only: compute logits for the last token alone, as a draft needs them. Else for all tokens.
+            last_only: whether to compute logits for the last token only, as a draft needs them, and not for all.
         """
         sequence, tokens = self._sequence, self._checked(batch)
         if not np.array_equal(sequence.tokens(), self._held):
@@ -72,14 +72,14 @@ class Direct:
         return [self._sequence.logits(i) for i in range(len(batch))]
 
     def decode_last(self, tokens: Sequence[int]) -> Row:
-        """Decode tokens as a prompt. Returns the logits after the last one."""
+        """Decode tokens as a prompt. Returns the logits after the last token."""
         end = len(tokens) - (len(tokens) - 1) % self._model.settings.n_batch - 1
         self.prefill(tokens[:end])
         self.seconds(tokens[end:], last_only=True)
         return self._sequence.logits(len(tokens) - end - 1)
 
     def end(self) -> None:
-        """End the block. The context belongs to others again."""
+        """Called at the end of the block: from now on all methods raise RuntimeError."""
         self._is_over = True
 
     @property
@@ -99,7 +99,7 @@ def emptied(model: Model, changes: Callable[[], None] = lambda: None) -> Iterato
 
     Args:
         model: the model.
-        changes: is called before each use of the context, so that others know that it is changed.
+        changes: is called before each use of the context, to tell the context's other users that it changes.
 
     Raises:
         ValueError: the model keeps no KV cache, or has no weights.
@@ -116,5 +116,5 @@ def emptied(model: Model, changes: Callable[[], None] = lambda: None) -> Iterato
 
 def _empty(model: Model) -> None:
     model.used_by_owner()  # this call tells the owner that the context has changed
-    model.sequence.assume(np.empty(0, dtype=np.int32))  # then `keep` also removes what the owner decoded
+    model.sequence.assume(np.empty(0, dtype=np.int32))  # then `keep` also removes the owner's tokens
     model.sequence.keep(0)

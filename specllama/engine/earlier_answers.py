@@ -1,6 +1,6 @@
 """Earlier answers, in which lookup searches. They are kept in memory only.
 
-They are searched as if they came before the present text. The idea is that of suffix decoding (arXiv 2411.04975).
+Lookup searches them as if they came before the present text. The idea comes from suffix decoding (arXiv 2411.04975).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from specllama.backend.brief import brief
 
 from .options import checked_index
 
-_SEPARATOR = -1  # it is no token, so no match reaches over it
+_SEPARATOR = -1  # follows each answer. It is no token, so no match reaches from one answer into the next
 
 
 class EarlierAnswers:
-    """The last answers of an engine. Any thread may use it.
+    """The last answers of an engine. Any thread may call the methods.
 
     Args:
         most: how many tokens are kept; 0 keeps none.
 
     Raises:
-        TypeError, ValueError: it is no int, or is below 0.
+        TypeError, ValueError: `most` is no int, or is below 0.
     """
 
     def __init__(self, most: Any = 0) -> None:

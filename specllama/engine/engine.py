@@ -49,14 +49,14 @@ _CHUNK = 32  # the most positions whose logits are held at once
 class Engine(ClosedWhenGone):
     """Decodes speculatively. The text is the one that the target alone would have generated.
 
-    ``Engine.open`` opens files. The constructor takes models that the caller has opened, and closes.
+    ``Engine.open`` opens files. The constructor takes models that the caller has opened, and has to close.
 
     Args:
         model: the target.
-        draft: what drafts for it; None for plain decoding.
+        draft: the draft; None for plain decoding.
         options: how to speculate, unless a text's request says otherwise.
-        position: where the text of the model's own context is.
-        cache_tokens: how many tokens the cache of several texts at once holds; None: all that they may have.
+        position: the position of the text in the model's own context; None for an empty context.
+        cache_tokens: how many tokens the cache of several texts at once holds; None: ``n_ctx`` for each text.
         cache_ram: MiB for copies of earlier texts of the model's own context, so that they can be continued. 0 keeps
             none, -1 has no limit.
 
@@ -116,35 +116,36 @@ class Engine(ClosedWhenGone):
             target: a GGUF file, or a name of the catalog.
             draft: what ``specllama.Llama`` takes as ``draft_model``: a GGUF file of a smaller model or of a head for
                 the target; ``"mtp"`` for the MTP layers in the target's file; ``"lookup"``; ``"lookahead"``;
-                ``"auto"`` for the best draft on this machine; a list of a head and a model; a function from token ids
-                to those that may follow; a Llama; or None for plain decoding.
+                ``"auto"`` for the best draft on this machine; a list of a head and a model; a function from the token
+                ids of a text to ids that may follow; a Llama; or None for plain decoding.
             n_ctx: the most tokens of one text.
             n_batch: the most tokens that are decoded at once.
             n_threads: the threads of each model; None: half of the cores that the process may use.
             n_gpu_layers: how many layers of both models are on the GPU; -1 for all.
             kernels: ``"auto"`` or ``"off"``, as in ``specllama.Llama``.
             flash_attn: as in ``specllama.Llama``.
-            lora_path: an adapter for the target's weights.
+            lora_path: a LoRA adapter for the target's weights.
             lora_scale: the factor of the adapter.
-            draft_kwargs: the arguments in which a draft given by its path differs from the target: any from ``n_ctx``
-                to ``lora_scale``, ``n_threads_batch``, ``type_k``, ``type_v`` and ``use_mmap``. A draft model may also
-                have a ``draft_model`` of its own, as in ``specllama.Llama``.
+            draft_kwargs: the arguments of a draft that is given by its path; by default they are the target's. Possible
+                are ``n_ctx`` to ``lora_scale`` above, ``n_threads_batch``, ``type_k``, ``type_v`` and ``use_mmap``. A
+                draft model may also have a ``draft_model`` of its own, as in ``specllama.Llama``.
             lookup_corpus: a text, or token ids, in which the draft looks up besides the text itself.
             draft_vocabulary: the tokens that the draft may draw, as in ``specllama.Llama``.
             draft_mask_token: the mask token of a parallel draft, as in ``specllama.Llama``.
             draft_window: how many tokens of a text the draft holds, as in ``specllama.Llama``.
             num_draft_tokens: gamma, the number of tokens drafted in a round, or ``"auto"``: as many as pay. 0 is plain
                 decoding.
-            max_draft_tokens: the most that ``"auto"`` drafts in a round.
+            max_draft_tokens: the most tokens that ``num_draft_tokens="auto"`` drafts in a round.
             verify: the acceptance rule.
-            cache_tokens: how many tokens the cache of several texts at once holds; None: all that they may have.
+            cache_tokens: how many tokens the cache of several texts at once holds; None: ``n_ctx`` for each text.
             cache_ram: MiB for copies of earlier texts; 0 keeps none, -1 has no limit.
-            shown_layers: layers of the target, numbered from 0, whose input `states` gives. Heads read three layers. -1
-                stands for the final state, which the output matrix multiplies.
+            shown_layers: layers of the target, numbered from 0, whose input the method `states` gives. -1 stands for
+                the final hidden state, which the output matrix multiplies.
 
         Raises:
-            ModelNotFoundError, ValueError: no loadable model, a draft that does not fit it, or an option out of range.
-            TypeError: an option of another type.
+            ModelNotFoundError, ValueError: a file is missing, or llama.cpp cannot load it; the draft does not fit the
+                target; or an option is out of range.
+            TypeError: an option has another type.
         """
         options = Options.checked(num_draft_tokens, verify, max_draft_tokens)
         of_draft = DraftOptions(draft, draft_kwargs, lookup_corpus, draft_vocabulary, draft_mask_token, draft_window)
@@ -214,26 +215,26 @@ class Engine(ClosedWhenGone):
         """Make the request for one text.
 
         Args:
-            tokens: the prompt. The part of it that the memory holds already is not decoded again.
+            tokens: the prompt. Tokens at its beginning that the memory already holds are not decoded again.
             max_tokens: the most tokens that follow; None: as many as the context has room for. The reader may stop at
                 any token, such as one that ends the text (``model.ends_text``).
             seed: the seed; None for a random one.
             num_draft_tokens: as in ``open``, for this text.
             verify: the acceptance rule, as in ``open``, for this text.
-            logit_bias: by token, what is added to its logit.
+            logit_bias: by token, the number to add to its logit.
             logits_processor: functions (tokens, logits [n_vocab]) -> logits, called once for each token of the text.
             stopping_criteria: functions (tokens, logits [n_vocab]) -> whether the text ends, called for each token.
             constraint: ``Gbnf(text)`` or ``Schema(grammar)``.
-            wants_logits: whether ``Generation.logits`` will be read.
+            wants_logits: whether the caller will call ``Generation.logits``.
             listener: is notified of the generation, and may end it.
-            drafts_first: whether the first token may be a drafted one, which takes longer.
-            lookup_corpus: tokens in which a lookup draft looks up, besides the text and the corpus in ``open``.
+            drafts_first: whether the first round may draft, too. The first token then comes later.
+            lookup_corpus: tokens in which a draft that looks up also searches, besides the text and ``open``'s corpus.
             sampling: the sampler chain: ``temperature``, ``top_k``, ``dry_multiplier``, ... with ``llama_cpp.Llama``'s
                 names and defaults.
 
         Raises:
-            TypeError: an option of another type, or one that does not exist.
-            ValueError: an option out of range.
+            TypeError: an option has another type, or does not exist.
+            ValueError: an option is out of range.
         """
         more = {name: sampling.pop(name) for name in SAMPLERS if name in sampling}
         for name in sampling.keys() - CHAIN.keys():
@@ -260,13 +261,13 @@ class Engine(ClosedWhenGone):
         )
 
     def score(self, tokens: Sequence[int], listener: Listener = SILENT) -> Iterator[tuple[int, npt.NDArray[np.single]]]:
-        """Decode a text from its beginning. Yields (position, raw logits [n_vocab]) after each token but the last.
+        """Decode a text from its beginning. Yields (index, raw logits [n_vocab] after it) of each token but the last.
 
         Raises:
             BusyError: another thread is generating.
             ClosedError: the model is closed.
             DecodeError: llama.cpp fails.
-            RuntimeError: the model's own context was used otherwise since the last position.
+            RuntimeError: something else has used the model's own context since the last yield.
             TypeError, ValueError: the numbers are not tokens of the vocabulary.
         """
         _check_listener(listener)
@@ -286,15 +287,15 @@ class Engine(ClosedWhenGone):
         first_logits: int = 0,
         listener: Listener = SILENT,
     ) -> Iterator[States]:
-        """Decode a given text from its beginning, and give what the target computes for it, as trainers of heads need.
+        """Decode a given text from its beginning, and give the target's hidden states and logits, for training heads.
 
-        The target must show its states: open it with ``shown_layers``, or with a head.
+        The target must show its states: open the engine with ``shown_layers``, or with a head.
 
         Args:
             tokens: the text [n].
-            rows: the tokens whose logits are wanted.
-            first_logits: the place of the first token after which logits are wanted. Each later place costs a product
-                with the whole output matrix, too.
+            rows: the tokens of the vocabulary whose logits are wanted.
+            first_logits: the index in the text of the first token after which logits are wanted. From there on, each
+                token also costs a product with the whole output matrix.
             listener: is called between parts, and may end the work.
 
         Yields:
@@ -304,7 +305,7 @@ class Engine(ClosedWhenGone):
             BusyError: another thread is generating.
             ClosedError: the model is closed.
             DecodeError: llama.cpp fails.
-            RuntimeError: the model's own context was used otherwise since the last part.
+            RuntimeError: something else has used the model's own context since the last part.
             TypeError, ValueError: the numbers are not tokens of the vocabulary, or the target shows no states.
         """
         _check_listener(listener)
@@ -334,12 +335,12 @@ class Engine(ClosedWhenGone):
 
     @contextlib.contextmanager
     def direct(self, name: str = "target") -> Iterator[Direct]:
-        """Empty a model's own context, and lend it for batches of your own. It is empty afterwards, too.
+        """Empty a model's own context, and lend it for the caller's batches. After the block the context is empty, too.
 
-        A text that was under way there cannot continue.
+        A text that was under way in the context cannot continue.
 
         Args:
-            name: one of ``models``.
+            name: the name of one of `models`.
 
         Raises:
             BusyError: another thread is generating, or a text is making a token.
@@ -359,16 +360,17 @@ class Engine(ClosedWhenGone):
                 changes()
 
     def keep_answers(self, most: int = 16_384) -> None:
-        """From now on let a draft that looks up search in the last answers of this engine, too.
+        """From now on, let a draft that looks up also search in the last answers of this engine.
 
-        The answers are kept in memory alone, and those that were kept until now are forgotten. What is drafted depends
-        on them. So with ``rejection`` or ``block``, a seed and a fixed number of drafted tokens may give another text.
+        The answers are kept in memory only. A call forgets the answers that were kept before. Drafts depend on the kept
+        answers. So with ``rejection`` or ``block``, a seed may give another text, even with a fixed number of drafted
+        tokens.
 
         Args:
             most: how many tokens of answers are kept; 0 keeps none.
 
         Raises:
-            TypeError, ValueError: no int, or below 0.
+            TypeError, ValueError: `most` is no int, or is below 0.
         """
         self.account.earlier = EarlierAnswers(most)
 
@@ -376,11 +378,11 @@ class Engine(ClosedWhenGone):
         """Use these costs of batches from now on, also in later engines with the same files and settings.
 
         Args:
-            name: the model whose costs they are, one of ``models``.
-            seconds: by n, how many seconds a batch of n tokens takes. Values that cannot be true are left out.
+            name: the name of the model with these costs, one of `models`.
+            seconds: by n, how many seconds a batch of n tokens takes. Impossible values are left out.
 
         Raises:
-            OSError, RuntimeError: they cannot be written to the cache directory.
+            OSError, RuntimeError: the costs cannot be written to the cache directory.
             ValueError: there is no such model.
         """
         with self.slot.exclusive():
@@ -400,13 +402,13 @@ class Engine(ClosedWhenGone):
 
         Args:
             text: the text; bytes are UTF-8.
-            add_bos: put BOS before it, if the model wants one.
-            special: read the names of special tokens in the text as these tokens.
+            add_bos: put BOS before the text, if the model wants it.
+            special: read the names of special tokens in the text as these tokens, and not as text.
 
         Raises:
             ClosedError: the model is closed.
             TypeError: the text is neither str nor bytes.
-            ValueError: the vocabulary has no tokens for it, or llama.cpp would run out of stack or of time.
+            ValueError: the vocabulary has no tokens for the text, or llama.cpp would run out of stack or of time.
         """
         data = text.encode("utf-8") if isinstance(text, str) else text
         with self.model.kept():
@@ -417,12 +419,12 @@ class Engine(ClosedWhenGone):
 
         Args:
             tokens: token ids.
-            special: give special tokens as their names. Else they add nothing to the text.
+            special: whether a special token gives its name. If not, it adds nothing to the text.
 
         Raises:
             ClosedError: the model is closed.
-            TypeError: no sequence of integers.
-            ValueError: a number that is not a token of the vocabulary.
+            TypeError: `tokens` is no sequence of integers.
+            ValueError: a number is not a token of the vocabulary.
         """
         checked = token_ids(tokens, "tokens", self.model.n_vocab).tolist()
         with self.model.kept():
@@ -437,12 +439,12 @@ class Engine(ClosedWhenGone):
 
     @property
     def why_plain(self) -> str | None:
-        """Why the draft cannot be used, so that all text is decoded plainly; None if it can, or there is none."""
+        """Why the draft cannot be used, so that all text is decoded plainly; None if it can be, or there is none."""
         return None if self.draft is None or self.slot.claim(self.draft) else self.draft.unusable
 
     @property
     def models(self) -> dict[str, Model]:
-        """The models by name: the ``"target"``, and those of the draft: a ``"draft"`` model, a ``"head"``, or both.
+        """The models by name: the ``"target"``, and the draft's models: a ``"draft"`` model, a ``"head"``, or both.
 
         A draft's own draft is the ``"inner"`` model.
         """
@@ -450,19 +452,19 @@ class Engine(ClosedWhenGone):
 
     @property
     def stats(self) -> Stats:
-        """Statistics of the text that is under way in the model's own context, else of the last one there."""
+        """Statistics of the text under way in the model's own context, or else of the last text there."""
         return self.slot.stats()
 
     @property
     def total_stats(self) -> Stats:
-        """The sum of the statistics of all texts that have ended, also of those that ran at once with others."""
+        """The sum of the statistics of all texts that have ended, in any slot."""
         return self.account.stats()
 
     def close_with(self, free: Callable[[], None]) -> None:
         """Close everything that uses the target, and then free it.
 
-        If texts of `texts` are under way, they get ClosedError, and this waits for their end. If Ctrl-C ends this, a
-        further call goes on.
+        If texts of `texts` are under way, they get ClosedError, and this method waits for their end. If Ctrl-C
+        interrupts a call, a further call closes what is still open.
 
         Args:
             free: frees the target.
@@ -472,7 +474,7 @@ class Engine(ClosedWhenGone):
         """
         self.texts.require_outside()
         self.texts.end_alone()
-        # `exclusive` is no generator: the traceback of Ctrl-C would keep one alive, and it would never leave the block.
+        # `exclusive` is no generator: the traceback of Ctrl-C would keep a generator alive, and never end the block.
         with captured_errors(), self.slot.exclusive():
             self.slot.require_outermost()
             self.model.end_sequence()
@@ -490,7 +492,7 @@ class Engine(ClosedWhenGone):
         """
         if self._close_model is not None:
             self.close_with(self._close_model)
-            self._close_model = None  # last: if Ctrl-C comes before, the next call goes on
+            self._close_model = None  # last: if Ctrl-C comes before, the next call closes again
 
     def __enter__(self) -> Engine:
         """The engine. It is closed at the end of the block."""

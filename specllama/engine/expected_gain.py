@@ -1,4 +1,4 @@
-"""Estimates how much faster a draft makes a target, from the costs of batches. The draft need not be tried for that."""
+"""Estimates how much faster a draft makes a target, from the costs of batches, without trying the draft."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import statistics
 from collections.abc import Callable, Mapping
 
 _ODD = 3.0
-"""A measured cost may differ from the estimate by this factor. If it differs more, the measurement was disturbed."""
+"""A measured cost may differ from the estimate by this factor. Beyond, it counts as disturbed, and is not used."""
 _SMALL = 16  # the most tokens in a batch that verifies a draft
-_LARGE = 32  # the least tokens in a batch that tells the speed of prompts
-_PROMPT, _ANSWER = 256, 128  # tokens of the text for `Expected.with_prompt`
-_PRECISION = 1e-4  # of the break-even rate
+_LARGE = 32  # the least tokens in a batch from whose time the speed of reading prompts is computed
+_PROMPT, _ANSWER = 256, 128  # tokens of the prompt and of the answer for `Expected.with_prompt`
+_PRECISION = 1e-4  # the largest error of the break-even rate
 
 
 def best_length(rate: float, costs: Mapping[int, float]) -> tuple[int, float]:
@@ -23,7 +23,8 @@ def best_length(rate: float, costs: Mapping[int, float]) -> tuple[int, float]:
 
     Args:
         rate: a, the probability that a token is accepted if all tokens before it are.
-        costs: for each gamma, also 0, the cost of a round that drafts gamma tokens, in plain decodes of one token.
+        costs: for each gamma, from 0 up, the cost of a round that drafts gamma tokens. The unit is the cost of plainly
+            decoding one token.
     """
     speedups = {gamma: sum(rate**i for i in range(gamma + 1)) / cost for gamma, cost in costs.items()}
     gamma = max(speedups, key=speedups.__getitem__)  # the first of equals, which is the smallest
@@ -31,7 +32,7 @@ def best_length(rate: float, costs: Mapping[int, float]) -> tuple[int, float]:
 
 
 def break_even(costs: Mapping[int, float]) -> float | None:
-    """The rate below which plain decoding is fastest, by bisection; None if it is fastest at every rate.
+    """The rate of acceptance below which plain decoding is fastest, by bisection; None if it is fastest at every rate.
 
     Args:
         costs: as for `best_length`.
@@ -50,17 +51,18 @@ def break_even(costs: Mapping[int, float]) -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """What is expected of a draft.
+    """The expected cost and speedup of a draft.
 
     Attributes:
-        cost: the time of one drafted token, divided by that of one token of the target.
-        is_measured: True if the cost was measured on this machine, False if it is estimated from the memory read.
+        cost: the time of one drafted token, divided by the time of one token of the target.
+        is_measured: True if `cost` was measured on this machine, False if it is estimated from the memory that a decode
+            reads.
         pays_from: the least share of accepted tokens at which drafting is faster than plain decoding; None if T(n) of
             the target is not known here, or no share is enough.
         speedup: the speedup over plain decoding at the usual acceptance; None if T(n) or this acceptance is not known.
-        tokens_per_second: generated tokens a second with this speedup, without the time of prompts; None as above.
+        tokens_per_second: generated tokens a second with `speedup`, without the time of prompts; None if that is None.
         with_prompt: generated tokens a second for an answer of 128 tokens, with the time in which both models read a
-            prompt of 256 tokens; None as above, or if the cost of large batches is not known.
+            prompt of 256 tokens; None if `speedup` is None, or the cost of large batches is not known.
     """
 
     cost: float
@@ -74,15 +76,15 @@ class Expected:
 def expected(
     cost: float, acceptance: float | None, target: Mapping[int, float], draft: Mapping[int, float]
 ) -> Expected:
-    """What is expected of a draft. A round that drafts gamma tokens costs gamma * cost + T(gamma + 1) / T(1).
+    """Estimate the speedup of a draft. A round that drafts gamma tokens costs gamma * cost + T(gamma + 1) / T(1).
 
     Args:
-        cost: the estimated time of one drafted token, divided by that of one token of the target.
+        cost: the estimated time of one drafted token, divided by the time of one token of the target.
         acceptance: the usual share of accepted tokens; None if it is not known.
         target: T(n) of the target in seconds, by n, as far as it is known here.
         draft: T(n) of the draft in seconds, by n, as far as it is known here.
     """
-    plain = min(target.values(), default=0.0)  # one token costs no more than several
+    plain = min(target.values(), default=0.0)  # T(1), or less: a batch of one token costs no more than a larger one
     measured = draft[1] / plain if 1 in target and 1 in draft else 0.0
     is_measured = 1 / _ODD <= measured / cost <= _ODD
     if is_measured:
@@ -114,7 +116,7 @@ def _prompt_token(costs: Mapping[int, float]) -> float | None:
 def _line(target: Mapping[int, float]) -> Callable[[int], float]:
     """A line through the costs of small batches (by Theil and Sen: the median of all slopes).
 
-    A single size is measured only a few times. If it seems cheaper than the line, the line is right.
+    A single size is measured only a few times. If its measured cost is below the line, the line is believed.
     """
     small = [n for n in target if n <= _SMALL]
     slopes = [(target[b] - target[a]) / (b - a) for a, b in itertools.combinations(sorted(small), 2)]

@@ -14,14 +14,14 @@ from .model import Model
 
 
 class Inherited(Protocol):
-    """An object that waits for threads, so it must know when it is in a forked child."""
+    """An object that waits for other threads, and must not do so in a forked child, where these do not exist."""
 
     def leave_parent(self) -> None:
-        """Called in a child before anything else runs there. The parent's other threads do not exist in it."""
+        """Called in a forked child before anything else runs there. The child lacks the parent's other threads."""
 
 
 class _Team(threading.local):
-    """Whether OpenMP has begun threads for this thread, and whether a fork has lost them."""
+    """Whether OpenMP has started a team of threads for this thread, and whether a fork has lost the team."""
 
     begun = False
     lost = False
@@ -37,7 +37,7 @@ def told_of_forks(inherited: Inherited) -> None:
 
 
 def raise_forked() -> NoReturn:
-    """Raise RuntimeError, which says how to fork."""
+    """Raise a RuntimeError whose message says how to fork."""
     raise RuntimeError(
         "this process is a fork, and would wait for threads that only its parent has: fork before the first "
         "generation, and open the Llama in the child, or start the child by multiprocessing.get_context('spawn')"
@@ -50,10 +50,10 @@ def _has_openmp() -> bool:
 
 
 def require_threads(model: Model) -> None:
-    """Check that decoding will not wait for threads that a fork does not have. Called before anything is decoded.
+    """Check that decoding will not wait for OpenMP threads that a fork lacks. Called before anything is decoded.
 
     Raises:
-        RuntimeError: it would wait for the parent's threads.
+        RuntimeError: decoding would wait for the parent's threads.
     """
     if max(model.settings.n_threads, model.settings.n_threads_batch) > 1 and _has_openmp():
         if _team.lost:

@@ -1,4 +1,4 @@
-"""One generation: it takes tokens from the native loop, one at a time, and handles everything that can interrupt it."""
+"""One generation: takes tokens from the native loop, one at a time, and handles all that can interrupt a text."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _ORIGINS = {drafter.name: cast(Origin, drafter.origin) for drafter in _core.draf
 
 
 class Generation(ClosedWhenGone, Iterator[int]):
-    """An iterator over the tokens of one text. It begins at the first token; an error, or ``close``, ends it.
+    """An iterator over the tokens of one text. The first ``next`` begins the text; an error, or ``close``, ends it.
 
-    Whenever it is not running, the caches are at a committed position: they hold nothing that may still be rejected.
+    Between two calls of ``next``, the caches are at a committed position: they hold no tokens that may yet be rejected.
 
     Args:
         slot: the slot that generates the text.
-        request: what the text asks for.
-        keeper: an object that is kept alive as long as this one, because it would free the model when it is deleted.
+        request: the prompt, and everything else that the text asks for.
+        keeper: an object that this generation keeps alive, because deleting it would free the model.
 
     Attributes:
-        origin: where the last token came from.
+        origin: which drafter the last token came from, or how the target gave it (``Origin``).
         stopped_by_criteria: whether one of the stopping criteria has ended the text.
     """
 
-    _is_closed = True  # until everything that closing needs is set
+    _is_closed = True  # while `__init__` runs, because `close` could not work yet
     _error: BaseException | None = None
 
     _ends = staticmethod(sys.is_finalizing)  # kept here, because at exit the names of modules may be gone
@@ -54,29 +54,30 @@ class Generation(ClosedWhenGone, Iterator[int]):
         self._slot = slot
         self._request = request
         self._rule = request.rule()
-        self._waiting: collections.deque[tuple[int, Origin]] = collections.deque()  # not handed out yet
-        self._row = -1  # the row of the logits of the last token that was handed out
-        self._prompt_size = self._end = _count(request.tokens)  # _end: how many tokens of the text the caller has
+        # The tokens of the last round that the caller has not got yet.
+        self._waiting: collections.deque[tuple[int, Origin]] = collections.deque()
+        self._row = -1  # the row, in the last round, of the logits of the last token that the caller got
+        self._prompt_size = self._end = _count(request.tokens)  # _end: how many tokens the caller has, with the prompt
         self._num_appended = 0  # tokens that the caller has appended after the prompt
         self._evaluated: int | None = None  # how many tokens are evaluated; None before the first token
-        self._num_changes = 0  # the position's num_changes when this generation last had the memory
-        self._number = 0  # the number that the slot has given this text when it began
+        self._num_changes = 0  # `Position.num_changes` when this text began; a change ends this text
+        self._number = 0  # the number that the slot gives this text when it begins
         self._draft: Draft | None = None  # the slot's draft when this text began
         self._started = self._last_active = self._sample_seconds = 0.0
         self._processors = checked_callables("logits_processor", request.logits_processor)
         self._criteria = checked_callables("stopping_criteria", request.stopping_criteria)
         self._rollback = "none"
         self._tally: Tally | None = None
-        self._has_ended = False  # another text may have ended this one
-        self._is_heard = False  # the listener knows that this text has begun, and not yet that it has ended
-        self._error: Exception | None = None  # what the listener raised at the end, until `close` raises it
+        self._has_ended = False  # also True if another text has ended this one
+        self._is_heard = False  # the listener was notified of the beginning, and not yet of the end
+        self._error: Exception | None = None  # raised by the listener at the end; `close` raises it again
         self.has_begun = False
-        """Whether the text has begun, so that it has numbers to show."""
+        """Whether the text has begun, so that it has statistics."""
         self.stopped_by_criteria = False
         self.origin: Origin = "plain"
         self._is_closed = False
         self.is_advancing = False
-        """Whether a token is being made. Then only what this text itself calls can use the slot."""
+        """Whether a token is being made. Then only functions that this text calls can use the slot."""
 
     def __next__(self) -> int:
         """The next token.
@@ -85,7 +86,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
             BusyError: another thread is generating.
             ClosedError: the model is closed.
             DecodeError: llama.cpp fails.
-            RuntimeError: a later text, or a change of the memory, has ended this one.
+            RuntimeError: a later text, or a change of the memory, has ended this text.
         """
         if self.is_advancing:  # another thread, or a function that this text has called, asks for a token
             with self._slot.exclusive():
@@ -123,11 +124,11 @@ class Generation(ClosedWhenGone, Iterator[int]):
     def close(self) -> None:
         """End the text. The caches then hold the tokens that the caller has seen, and nothing else.
 
-        It does nothing while the interpreter is ending.
+        This does nothing while the interpreter is ending.
 
         Raises:
-            Exception: what the listener raised when it was notified of the end, here or when a later text ended this
-                one.
+            Exception: raised by the listener when it was notified of the end, in this call, or when a later text ended
+                this text.
         """
         if self._ends():
             return
@@ -138,7 +139,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
                     if not self._has_ended:
                         self.leave()
             except (_core.BusyError, _core.ClosedError):
-                self._has_ended = True  # another thread takes the slot, or closes the model
+                self._has_ended = True  # another thread takes the slot or closes the model, which also ends this text
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -146,12 +147,12 @@ class Generation(ClosedWhenGone, Iterator[int]):
     def append(self, tokens: Sequence[int]) -> None:
         """Append tokens of the caller's own to the text, after its last token.
 
-        They count as tokens of the prompt: neither as generated tokens, nor towards ``max_tokens``.
+        The appended tokens count as tokens of the prompt: neither as generated tokens, nor towards ``max_tokens``.
 
         Raises:
-            TypeError, ValueError: they are not tokens, or do not fit.
-            BusyError: this is called while the next token is made, for example by a logits processor.
-            RuntimeError: there is no token yet; or a later text, or a change of the memory, has ended this one.
+            TypeError, ValueError: `tokens` are no tokens, or do not fit into the context.
+            BusyError: the call comes while the next token is made, for example by a logits processor.
+            RuntimeError: there is no token yet; or a later text, or a change of the memory, has ended this text.
         """
         slot = self._slot
         with slot.exclusive():
@@ -175,7 +176,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
         """The target's raw logits [n_vocab] from which the last token was sampled.
 
         Raises:
-            RuntimeError: there is no token yet, the logits were not asked for, or this text has been ended.
+            RuntimeError: there is no token yet, the request has not asked for logits, or this text has ended.
             BusyError: the next token is being made.
         """
         if not self._request.keeps_logits:
@@ -185,10 +186,10 @@ class Generation(ClosedWhenGone, Iterator[int]):
             return self._loop.logits(self._row)
 
     def acceptance_probability(self) -> float | None:
-        """min(1, p/q) of the last token; None unless it was drafted.
+        """min(1, p/q) of the last token; None unless the token was drafted.
 
         Raises:
-            RuntimeError: there is no token yet, or this text has been ended.
+            RuntimeError: there is no token yet, or this text has ended.
             BusyError: the next token is being made.
         """
         with self._slot.exclusive():
@@ -196,7 +197,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
             return self._loop.acceptance_probability(self._row)
 
     def _require_token(self, what: str) -> None:
-        """Raise if there is no last token, or if the slot has another text by now."""
+        """Raise an error if this text has no last token, or the slot has another text. `what` names the caller."""
         if self.is_advancing:
             raise_busy()
         if self.has_begun and not self._is_closed:
@@ -210,7 +211,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
     # Statistics
 
     def tally(self) -> Tally:
-        """The numbers so far."""
+        """The statistics so far; after the end, the final ones."""
         if self._tally is not None:
             return self._tally
         slot = self._slot
@@ -230,12 +231,12 @@ class Generation(ClosedWhenGone, Iterator[int]):
 
     @property
     def _num_tokens(self) -> int:
-        """How many generated tokens the caller has."""
+        """How many generated tokens the caller has got."""
         return self._end - self._prompt_size - self._num_appended
 
     @property
     def _num_left(self) -> int:
-        """How many more tokens there may be. It is negative if the prompt does not fit."""
+        """How many more tokens may follow, by ``max_tokens`` or the context. Negative if the prompt does not fit."""
         most = self._request.max_tokens
         return self._slot.model.n_ctx - self._end if most is None else most - self._num_tokens
 
@@ -244,16 +245,16 @@ class Generation(ClosedWhenGone, Iterator[int]):
         return self._num_left <= 0 and (self.has_begun or self._end <= self._slot.model.n_ctx)
 
     def end(self) -> Tally | None:
-        """End the text: it is over, or another text takes the caches. Returns its numbers; None if it never began."""
+        """End the text: it is over, or another takes the caches. Returns its statistics; None if it never began."""
         if self.has_begun and not self._has_ended:
             self._tally = self.tally()
             self._slot.account.earlier.add(self._slot.position.ids[self._prompt_size : self._end])
         self._has_ended = True
-        self._processors.clear()  # else the loop would keep the functions alive until the next text
+        self._processors.clear()  # the loop refers to this list, and would keep the functions alive until the next text
         return self._tally
 
     def tell_end(self) -> None:
-        """Notify the listener of the end. What it raises is kept for ``close``: the reader of this text gets it."""
+        """Notify the listener of the end. An error of the listener is kept, and ``close`` raises it for the reader."""
         if self._is_heard and self._tally is not None:
             self._is_heard = False
             try:
@@ -268,7 +269,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
         return None if draft is None or self._request.options.most_draft_tokens == 0 else draft.unusable
 
     def _look_at_loop(self) -> None:
-        # Another thread may read statistics while a round runs, so they are made of these copies.
+        # Another thread may read statistics while a round runs, so `tally` uses these copies and not the loop.
         self._counters = self._loop.counters
         self._drafting_stopped = self._loop.drafting_stopped
 
@@ -281,7 +282,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
             slot.require_alone("mirostat")
         held = slot.position.tokens() if request.reset else ()
         tokens = token_ids(request.tokens, "the prompt", slot.model.n_vocab, held)
-        # Made before the text takes the slot, so that a bad request does not end the text that has the slot.
+        # Sampler and constraint are made before `slot.begin`, so that a bad request does not end the text in the slot.
         sampler = request.sampler(request.options.samplers.breakers(slot.model))
         constraint = None if request.constraint is None else request.constraint.over(slot.model)
         self._started = self._last_active = time.perf_counter()
@@ -307,7 +308,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
             raise
         self._note(None)
         self._is_heard = True
-        request.listener.begin(self.tally)  # this comes last, because the listener may use the engine
+        request.listener.begin(self.tally)  # last, because the listener may use the engine
 
     def _begin_loop(
         self, tokens: npt.NDArray[np.int32], sampler: _core.SamplerParams, constraint: _core.Constraint | None
@@ -320,7 +321,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
             request.chooser.begin(self._processors)
             if self._draft is not None and options.most_draft_tokens > 0:
                 slot.account.warn_once(f"{request.chooser.reason}: decoding plainly, without the draft")
-        # It has no reference to this generation, which the loop would else keep alive.
+        # The loop keeps this function. It must not refer to this generation, which would then stay alive.
         processor = functools.partial(_processed, self._processors, slot.position)
         self._loop.begin(
             tokens,
@@ -340,7 +341,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
     # Rounds
 
     def _round(self) -> Iterable[tuple[int, Origin]]:
-        """Run a round. Returns its tokens and their origins."""
+        """Run a round. Returns its new tokens and their origins."""
         request, loop = self._request, self._loop
         request.listener.poll()
         self._claim_draft()
@@ -353,8 +354,8 @@ class Generation(ClosedWhenGone, Iterator[int]):
             self._row = -1
         if request.chooser is not None:
             return self._plain_round(request.chooser)
-        # The first token is not drafted, so that it comes early. This also holds if the memory has the whole prompt, so
-        # that a seed always leads to the same rounds.
+        # The first token is not drafted, so that it comes early. The rule is the same when the memory already holds the
+        # whole prompt, so that a seed always leads to the same rounds.
         may_draft = request.drafts_first or self._end > self._prompt_size
         done = loop.step(max(1, self._num_left) if may_draft else 1)
         self._look_at_loop()
@@ -364,13 +365,13 @@ class Generation(ClosedWhenGone, Iterator[int]):
         last: Origin = "plain" if num_drafted == 0 else "bonus" if num_accepted == num_drafted else "correction"
         sources = loop.sources()[:num_accepted] if num_accepted else ()
         origins: list[Origin] = [_ORIGINS[source] for source in sources]
-        # A round that is still open has given accepted tokens only.
+        # A round that is still open has only given accepted tokens so far; those up to `_row` were handed out before.
         return itertools.islice(zip(done.tokens, [*origins, last], strict=False), self._row + 1, None)
 
     def _plain_round(self, chooser: Chooser) -> Iterable[tuple[int, Origin]]:
-        """Run a round without drafts, in which the chooser chooses the token."""
+        """Run a round without drafts, in which the chooser (mirostat) chooses the token."""
         self._loop.decode_pending()
-        self._note(self._end)  # a logits processor may read the history from the Llama
+        self._note(self._end)  # a logits processor of the chooser may read the text so far from the Llama
         start = time.perf_counter()
         token = chooser.sample()
         self._sample_seconds += time.perf_counter() - start
@@ -390,7 +391,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
         ids = self._slot.position.ids
         if self._end < len(ids):
             ids[self._end] = token
-        self._evaluated = self._end  # all tokens before this one
+        self._evaluated = self._end  # the new token itself is not evaluated yet
         self._end += 1
         self._note(self._evaluated)
         self._last_active = time.perf_counter()
@@ -399,7 +400,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
     def _stops(self) -> bool:
         if not self._criteria:
             return False
-        self._note(self._end)  # a criterion may read the history from the Llama
+        self._note(self._end)  # a criterion may read the text so far from the Llama
         history, logits = self._slot.position.ids[: self._end], self._loop.logits(self._row)
         answers = [criterion(history, logits) for criterion in self._criteria]  # all are called, as in llama_cpp
         self.stopped_by_criteria = any(answers)
@@ -414,13 +415,13 @@ class Generation(ClosedWhenGone, Iterator[int]):
     # The memory
 
     def _note(self, evaluated: int | None) -> None:
-        """Set in the position how many tokens are evaluated (None: as many as are held), and how many are held."""
+        """Set in the position how many tokens are evaluated (None: as many as held), and how many the memory holds."""
         # Rejected tokens may still be in the memory, from the place of the last token on.
         held = min(self._end - 1, self._slot.sequence.num_tokens)
         self._slot.position.move(held if evaluated is None else evaluated, held)
 
     def _note_after_an_error(self) -> None:
-        """Set the position after an error, because a failed decode may have emptied the memory."""
+        """Set the position to what the memory holds after an error: a failed decode may have emptied the memory."""
         if self._slot.is_under_way(self._number) and self._is_undisturbed():
             self._note(None)
 
@@ -445,7 +446,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
         slot = self._slot
         if self.has_begun and self._end == self._prompt_size:
             self._last_active = time.perf_counter()
-        # If reset, eval or load_state has changed the memory meanwhile, the position already says what it holds.
+        # If reset, eval or load_state has changed the memory meanwhile, they have set the position, too.
         ours = self.has_begun and slot.model.is_open and self._is_undisturbed()
         held: int | None = None
         try:
@@ -473,7 +474,7 @@ def _count(tokens: Any) -> int:
 
 
 def _no_end(error: StopIteration) -> RuntimeError:
-    """The RuntimeError for a function's StopIteration, as in generators. Else the text would seem to be over."""
+    """The RuntimeError in place of a function's StopIteration, after which the text would seem to be over."""
     other = RuntimeError("a function that this text has called raised StopIteration")
     other.__cause__ = error
     return other
@@ -485,7 +486,7 @@ def _processed(
     input_ids: npt.NDArray[np.intc],
     scores: npt.NDArray[np.single],
 ) -> Any:
-    """Apply the logits processors to the scores, one after the other. They may read the history from the Llama."""
+    """Apply the logits processors to the scores, one after the other. They may read the text so far from the Llama."""
     with position.reporting(input_ids):
         for processor in processors:
             scores = processor(input_ids, scores)

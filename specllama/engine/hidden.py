@@ -18,11 +18,11 @@ from specllama.backend.libllama import function_of_cpp, ggml_addresses
 
 _FUNCTIONS = ("ggml_get_name", "ggml_nbytes", "ggml_backend_tensor_get")
 FINAL = -1
-"""In place of a layer's number: the final state after its norm, which the output matrix multiplies."""
+"""In place of a layer's number: the final hidden state after the last norm, which the output matrix multiplies."""
 FINAL_STATE = "result_norm"
-"""The tensor of that state, by llama.cpp's name."""
+"""llama.cpp's name for the tensor of the final hidden state."""
 _MTP_CONTEXT = 1  # LLAMA_CONTEXT_TYPE_MTP
-_SHOW_NEXTN = (  # one function, as C, GCC and Clang, and Microsoft's compiler name it
+_SHOW_NEXTN = (  # one function: its symbol in C, in C++ by GCC and Clang, and in C++ by MSVC
     "llama_set_embeddings_nextn",
     "_Z26llama_set_embeddings_nextnP13llama_contextbb",
     "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z",
@@ -36,18 +36,18 @@ _CHOOSE_LAYER = (
 
 @dataclasses.dataclass(frozen=True)
 class Hidden:
-    """The hidden states that the contexts of a model show, and for a head those that it reads.
+    """The hidden states that the contexts of a model show, and, if the model is a head, the states that it reads.
 
     Attributes:
         names: the tensors of the graph that are shown. For a head: its own state, then the output of its encoder, if it
             has one.
-        n_features: for a head: how many numbers of the target's states it reads for a token. 0: the model is no head.
-        encodes: for a head: these numbers go through an encoder.
-        target: for a head: the address of a context of its target, which has the parts that the head's file lacks.
-        nextn: the states belong to MTP layers, and llama.cpp has to be asked for them.
-        loads_mtp: the model's file has MTP layers, which are loaded, too.
-        num_layers: how many MTP layers there are.
-        noise_block: for a head that predicts several tokens in one decode: what it reads for that.
+        n_features: for a head: how many numbers of the target's states the head reads for a token. 0: no head.
+        encodes: for a head: whether an encoder computes the head's input from these numbers.
+        target: for a head: the address of a context of its target, which has the tensors that the head's file lacks.
+        nextn: whether the states are for MTP layers. llama.cpp shows such states only when asked (`begin`).
+        loads_mtp: whether the MTP layers in the model's file are loaded, too.
+        num_layers: the number of MTP layers.
+        noise_block: for a head that predicts several tokens in one decode: the block of masks that it reads.
         is_causal: whether a token of such a block sees only the tokens before it.
     """
 
@@ -62,7 +62,7 @@ class Hidden:
     is_causal: bool = True
 
     def load_with(self, params: Any) -> None:
-        """Set in ``llama_model_params`` that the model is loaded with the layers that are needed.
+        """Set in ``llama_model_params`` that the MTP layers are loaded, if `loads_mtp`.
 
         Raises:
             ValueError: this llama-cpp-python cannot do that.
@@ -72,16 +72,16 @@ class Hidden:
             params.load_mtp = True
 
     def make_with(self, params: Any) -> _core.Taps | None:
-        """Set in ``llama_context_params`` that the context shows these states, and reads those of its target.
+        """Set in ``llama_context_params`` that the context shows these states, and, for a head, reads the target's.
 
-        The result must live as long as the context. It is None if there is nothing to show.
+        The returned object must live as long as the context. It is None if no states are shown.
 
         Raises:
             ValueError: this llama-cpp-python cannot do that.
         """
         taps = self._show_with(params) if self.names else None
         if self.noise_block is not None:
-            params.n_ubatch = params.n_batch  # llama.cpp asserts that a block is computed at once
+            params.n_ubatch = params.n_batch  # llama.cpp asserts that a block is computed in one micro-batch
         if self.target is not None:
             _require(params, "ctx_other")
             params.ctx_other = self.target
@@ -100,18 +100,18 @@ class Hidden:
         return taps
 
     def begin(self, context: Any) -> None:
-        """Have a context compute these states, right after it was made."""
+        """Have a context show states for MTP layers, and set its attention. Called right after the context was made."""
         if self.nextn:
             show = function_of_cpp(_SHOW_NEXTN, None, ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool)
-            show(context, True, self.n_features > 0)  # a target shows the states of every token
+            show(context, True, self.n_features > 0)  # False for a target, which then shows the states of every token
         if self.noise_block is not None:
             llama_cpp.llama_set_causal_attn(context, self.is_causal)
 
     @property
     def choose_layer(self) -> int:
-        """The address of libllama's function that says which of several MTP layers computes a batch.
+        """The address of libllama's function that sets which of several MTP layers computes a batch.
 
-        It is 0 where there is nothing to choose.
+        The address is 0 if there is one layer, or the model is no head.
 
         Raises:
             ValueError: this llama-cpp-python cannot do that.

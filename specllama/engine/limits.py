@@ -1,16 +1,16 @@
-"""The largest values that a number may have, and how long a text may be before it is tokenized."""
+"""The largest values of numeric arguments, and checks of a text's length before it is tokenized."""
 
 from __future__ import annotations
 
 from typing import Any
 
-LARGEST_INT = 2**31 - 1  # the largest int of C
-LARGEST_FLOAT = 3.4028234663852886e38  # the largest float of C
+LARGEST_INT = 2**31 - 1  # the largest `int` of C
+LARGEST_FLOAT = 3.4028234663852886e38  # the largest `float` of C
 MOST_THREADS = 512  # ggml's GGML_MAX_N_THREADS
-MOST_DRAFT_TOKENS = 512  # chosen by us: no draft is accepted that far
+MOST_DRAFT_TOKENS = 512  # the most tokens in a draft, chosen by us: no longer draft is ever accepted as a whole
 
 BYTES_OF_TOKEN = 64
-"""An upper bound of the bytes of a token, on average over a long text."""
+"""An upper bound of the mean number of bytes of a token in a long text. Texts with more bytes are refused."""
 
 
 _LARGER = ", or start with a larger context (-c)"
@@ -22,11 +22,11 @@ def require_room(num_bytes: int, n_ctx: int, name: str = "text", *, or_else: str
     Args:
         num_bytes: the size of the text.
         n_ctx: the size of the context in tokens.
-        name: what the text is, for the message.
-        or_else: what else helps than to shorten it, for the message.
+        name: a name for the text, for the message.
+        or_else: what helps besides shortening the text, for the message.
 
     Raises:
-        ValueError: it has more bytes than ``n_ctx`` tokens can have.
+        ValueError: the text has more than ``n_ctx`` times `BYTES_OF_TOKEN` bytes.
     """
     if num_bytes > n_ctx * BYTES_OF_TOKEN:
         raise ValueError(
@@ -39,7 +39,7 @@ def require_room_for_ids(count: int, n_ctx: int, *, or_else: str = _LARGER) -> N
     """Check that a prompt of token ids fits into a context.
 
     Raises:
-        ValueError: it does not.
+        ValueError: the prompt does not fit.
     """
     if count > n_ctx:
         raise ValueError(f"Requested tokens ({count}) exceed context window of {n_ctx}: shorten the prompt{or_else}")

@@ -45,7 +45,7 @@ class Lora:
         """Have a context use the adapter, as ``llama_cpp.Llama`` does with its own context.
 
         Raises:
-            RuntimeError: llama.cpp refuses it.
+            RuntimeError: llama.cpp refuses the adapter.
         """
         if hasattr(llama_cpp, "llama_set_adapters_lora"):
             kind: Any = llama_cpp.llama_adapter_lora_p_ctypes
@@ -59,7 +59,7 @@ class Lora:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How a model and its context were opened. Costs of batches depend on it, and further contexts are opened alike."""
+    """How a model and its context were opened. The costs of batches depend on it. Further contexts are opened alike."""
 
     path: str
     metadata: Mapping[str, str]
@@ -85,9 +85,9 @@ class Settings:
         return self.hidden is not None and self.hidden.n_features > 0
 
     def params_of_another(self) -> Any:
-        """``llama_context_params`` of a further context over the weights, which generates texts.
+        """``llama_context_params`` of a further context over the weights, for generating texts.
 
-        It has no embeddings and no snapshots: those belong to the model's own context.
+        The further context has no embeddings and no snapshots: only the model's own context has them.
         """
         params = type(self.context_params).from_buffer_copy(self.context_params)
         params.embeddings, params.pooling_type = False, llama_cpp.LLAMA_POOLING_TYPE_NONE
@@ -116,14 +116,14 @@ class Owner(Protocol):
     """The owner of a lent model. It may use the model's context between two texts of the borrower."""
 
     def used(self) -> npt.NDArray[np.int32] | None:
-        """The tokens that the context holds, if the owner has used it since the last call; else None.
+        """The tokens in the context, if the owner has used the context since the last call; else None.
 
         From this call on, the owner must assume that its own tokens are no longer in the context.
         """
 
 
 def closed() -> _core.ClosedError:
-    """The error of a use of a closed model."""
+    """The error that is raised when a closed model is used."""
     return _core.ClosedError("this Llama is closed: create a new one")
 
 
@@ -133,16 +133,16 @@ def raise_closed() -> NoReturn:
 
 
 class Model:
-    """Weights, their vocabulary, and one context over them. Several users may share it; the one that opened it closes.
+    """Weights, their vocabulary, and one context. Several users may share a model; its opener closes it.
 
     Args:
         address: the address of the ``llama_model``.
         context: the address of the ``llama_context``.
-        settings: how both were opened.
-        frees: closes the context, then the weights.
+        settings: how the model and the context were opened.
+        frees: two objects: closing the first frees the context, closing the second the weights.
         name: ``"target"`` or ``"draft"``, for messages.
-        owner: the owner, if it may use the context, too.
-        taps: shows the context's hidden states, if it was made to show some.
+        owner: the owner, if the owner may use the context, too.
+        taps: shows the context's hidden states; None if the context was not made to show any.
 
     Attributes:
         vocab: the address of the vocabulary.
@@ -178,10 +178,11 @@ class Model:
         self._made: dict[object, Any] = {}
         self._pieces: dict[tuple[int, bool], bytes] = {}  # the pieces of tokens that were asked for before
         self._making = threading.Lock()
-        self._lock = threading.RLock()  # reentrant, because the garbage collector may call this object
+        self._lock = threading.RLock()  # reentrant: the garbage collector may call `close` here
         self._context, self._weights = frees
         self._has_context = True
-        self._users = weakref.WeakSet[_User]()  # weak: a block is also over if Ctrl-C comes before it can leave
+        # Weak, so that a user also disappears if Ctrl-C comes before its block of `kept` can discard it.
+        self._users = weakref.WeakSet[_User]()
 
     # The context
 
@@ -202,11 +203,11 @@ class Model:
 
     @property
     def n_ctx_asked(self) -> int:
-        """How many tokens were asked for. llama.cpp may have rounded `n_ctx` up from it."""
+        """The `n_ctx` that was asked for. llama.cpp may have rounded it up."""
         return int(self.settings.context_params.n_ctx) or self.n_ctx
 
     def of_draft(self) -> dict[str, Any]:
-        """The arguments that a draft model for this model is opened with, unless the user gives others."""
+        """The arguments that a draft model for this target is opened with, unless the user gives others."""
         settings = self.settings
         return {
             "n_ctx": self.n_ctx_asked,
@@ -220,12 +221,12 @@ class Model:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a round uses the context now: one in another thread, or one that has called this."""
+        """Whether a round uses the context now: in another thread, or in this thread, as the caller of a callback."""
         return self._sequence is not None and self._sequence.decoder.is_in_use
 
     @property
     def why_no_rollback(self) -> str | None:
-        """Why the context's memory cannot forget its last tokens; None if it can."""
+        """Why the context's memory cannot be rolled back, to forget rejected tokens; None if it can."""
         if self.sequence.decoder.rollback != "none":
             return None
         return (
@@ -244,7 +245,7 @@ class Model:
         )
 
     def clear(self) -> None:
-        """Empty the context's memory, and set its numbers to 0: a NaN in it would reach later texts.
+        """Empty the context's memory, and set all its numbers to 0: a NaN in a cell would reach later texts.
 
         Raises:
             ClosedError: the model is closed.
@@ -255,13 +256,13 @@ class Model:
             llama_cpp.llama_memory_clear(memory, True)
 
     def used_by_owner(self) -> npt.NDArray[np.int32] | None:
-        """The tokens that the context holds, if its owner has used it since the last call; else None."""
+        """The tokens in the context, if its owner has used the context since the last call; else None."""
         return None if self._owner is None else self._owner.used()
 
     # What it is
 
     def describe(self) -> dict[str, Any]:
-        """What measurements depend on, ready for JSON: name and file, type, sizes, context, threads and kernels.
+        """The properties of the model that measurements depend on, ready for JSON.
 
         Raises:
             ClosedError: the model is closed.
@@ -296,7 +297,7 @@ class Model:
             )
 
     def require_embedder(self) -> None:
-        """Raise ValueError if llama.cpp would end the process when it embeds with this model."""
+        """Raise ValueError if llama.cpp would abort the process when it computes embeddings with this model."""
         address: Any = self.address
         if llama_cpp.llama_model_has_encoder(address) and llama_cpp.llama_model_has_decoder(address):
             raise ValueError(
@@ -304,7 +305,7 @@ class Model:
             )
 
     def _require_writer(self) -> None:
-        if self.settings.is_head:  # its target calls it
+        if self.settings.is_head:  # a head drafts in this context for its target
             return
         attention = int(self.settings.context_params.attention_type)
         why = why_no_writer(self.settings.metadata, self.settings.overrides, attention)
@@ -335,10 +336,10 @@ class Model:
                 self._free_unused()
 
     def end_sequence(self) -> None:
-        """Have the context's sequence raise ClosedError.
+        """Have every later use of the context's sequence raise ClosedError.
 
         Raises:
-            BusyError: another thread decodes on it.
+            BusyError: another thread decodes on the sequence.
         """
         with self._lock:
             if self._sequence is not None:
@@ -347,10 +348,10 @@ class Model:
     def close(self) -> None:
         """Free the context now, and the weights when no user keeps them any more. Only the model's owner calls this.
 
-        A further call goes on where Ctrl-C has ended the one before.
+        If Ctrl-C has interrupted a call, a further call frees what is still there.
 
         Raises:
-            BusyError: another thread decodes on the context. Nothing has changed then.
+            BusyError: another thread decodes on the context. Then nothing was freed.
         """
         with self._lock:
             self.end_sequence()
@@ -372,11 +373,11 @@ class Model:
         return int(llama_cpp.llama_vocab_bos(cast(Any, self.vocab)))
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of a token, which may be a part of a character. llama.cpp is asked once for each token.
+        """The bytes of a token, which may be a part of a character. llama.cpp is asked only once for each token.
 
         Args:
             token: a token of the vocabulary.
-            special: give special tokens as their names. Else they have no bytes.
+            special: whether a special token gives its name. If not, it gives no bytes.
 
         Raises:
             ClosedError: the model is closed.
@@ -388,7 +389,7 @@ class Model:
         return found
 
     def once(self, make: Callable[[Model], Made]) -> Made:
-        """The result of ``make(self)``, which takes a while. It is made at the first call, and kept."""
+        """The result of ``make(self)``, which may take long. The first call makes and keeps it for later calls."""
         with self._making:
             if make not in self._made:
                 self._made[make] = make(self)
@@ -414,7 +415,7 @@ class OpenedModel(ClosedWhenGone, Model):
 
 
 class _User:
-    """A block that keeps a model's weights."""
+    """Stands for a running block of `Model.kept`, which keeps the weights in memory."""
 
 
 def piece_of(vocabulary: int, token: int, special: bool) -> bytes:
@@ -437,21 +438,21 @@ def token_ids(
 
     Args:
         given: the tokens.
-        what: a name for them, for messages.
+        what: a name for the tokens, for messages.
         n_vocab: how many tokens the vocabulary has.
-        held: what a memory holds. At the beginning, where both are the same, numbers that are not tokens are allowed,
-            because they need not be decoded.
+        held: the tokens that a memory holds. Where `given` begins with the same numbers, they may also be no tokens (of
+            an image), because they need not be decoded again.
 
     Raises:
-        TypeError: no sequence of integers.
-        ValueError: a number that is not a token of the vocabulary.
+        TypeError: `given` is no sequence of integers.
+        ValueError: a number is not a token of the vocabulary.
     """
     try:
         tokens = np.asarray(given)
     except ValueError:  # lists of several lengths
         raise TypeError(f"{what} must be a sequence of token ids, not of lists") from None
     if tokens.ndim == 1 and tokens.dtype.kind in "Of" and all(isinstance(token, int) for token in given):
-        tokens = np.array(given, dtype=object)  # some number does not fit into an integer of C
+        tokens = np.array(given, dtype=object)  # a number does not fit into 64 bits
     elif tokens.size and (tokens.dtype.kind not in "iu" or tokens.ndim != 1):
         raise TypeError(f"{what} must be a sequence of token ids, not of {tokens.dtype} values")
     wrong = np.flatnonzero((tokens < 0) | (tokens >= n_vocab))

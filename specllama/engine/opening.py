@@ -23,7 +23,7 @@ from .model import Lora, OpenedModel, Settings
 from .sizes import check_sizes
 
 _ALL_LAYERS = 0x7FFFFFFF
-_YARN = (1.0, 32.0, 1.0)  # llama_cpp.Llama's defaults; llama.cpp itself would take the file's values
+_YARN = (1.0, 32.0, 1.0)  # llama_cpp.Llama's defaults; llama.cpp by itself would take the values in the model's file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,22 +31,22 @@ class Opening:
     """How a model is opened. The names and meanings are those of ``llama_cpp.Llama``'s arguments.
 
     Attributes:
-        n_ctx: tokens of the context.
+        n_ctx: the number of tokens that the context has room for.
         n_batch: the most tokens that are decoded at once.
-        n_threads: threads for single tokens; None for half of the cores that the process may use.
-        n_threads_batch: threads for several tokens at once; None for the same number.
+        n_threads: threads for batches of one token; None for half of the cores that the process may use.
+        n_threads_batch: threads for larger batches; None for the same number.
         n_gpu_layers: how many layers are on the GPU; -1 for all.
         kernels: ``"auto"`` or ``"off"`` (see `checked_kernels`).
-        flash_attn: whether attention is computed in one step. None: if our kernels compute it.
+        flash_attn: whether to use flash attention. None: if our kernels compute it (see `ContextPlan`).
         type_k: the type of the cache's keys, one of ggml's types.
         type_v: the type of the cache's values.
-        lora_path: an adapter for the weights.
+        lora_path: a LoRA adapter for the weights.
         lora_scale: the factor of the adapter.
-        use_mmap: whether the file stays mapped.
+        use_mmap: whether the model's file is mapped into memory, and not read.
 
     Raises:
-        TypeError: a value of another type.
-        ValueError: a value out of range.
+        TypeError: a value has another type.
+        ValueError: a value is out of range.
     """
 
     n_ctx: int = 4096
@@ -70,11 +70,11 @@ class Opening:
             raise TypeError(f"flash_attn={brief(self.flash_attn)} must be True, False or None")
 
     def changed(self, values: Mapping[str, Any]) -> Opening:
-        """A copy in which these values replace others.
+        """A copy in which these values, by argument, replace the present ones.
 
         Raises:
-            TypeError: an argument that does not exist, or a value of another type.
-            ValueError: a value out of range.
+            TypeError: there is no such argument, or a value has another type.
+            ValueError: a value is out of range.
         """
         for name in values:
             if name not in vars(self):
@@ -82,7 +82,7 @@ class Opening:
         return dataclasses.replace(self, **values)
 
     def model_params(self) -> Any:
-        """``llama_model_params``. They may have parts that `checked_loading` has prepared."""
+        """``llama_model_params``. Call it within `checked_loading`, which may change llama.cpp's defaults."""
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = _ALL_LAYERS if self.n_gpu_layers == -1 else self.n_gpu_layers
         use_mmap = self.use_mmap and not self.lora_path
@@ -94,7 +94,7 @@ class Opening:
         return params
 
     def context_params(self) -> Any:
-        """``llama_context_params``, without what a `ContextPlan` decides."""
+        """``llama_context_params``, without the fields that a `ContextPlan` sets."""
         params: Any = llama_cpp.llama_context_default_params()
         params.n_ctx = self.n_ctx
         params.n_batch = min(self.n_batch, self.n_ctx or self.n_batch)
@@ -123,18 +123,18 @@ def open_model(
     num_branches: int = 0,
     hidden: Hidden | None = None,
 ) -> OpenedModel:
-    """Open a model, which its ``close`` frees.
+    """Open a model. The caller frees it by its ``close``.
 
     Args:
         path: a GGUF file.
-        opening: how it is opened.
+        opening: the arguments.
         name: ``"target"`` or ``"draft"``, for messages.
-        num_snapshots: how many tokens of a batch a recurrent model may have to forget again.
-        num_branches: how many branches of its text may be decoded beside it.
-        hidden: the hidden states that its contexts show.
+        num_snapshots: how many tokens at the end of a batch a recurrent state can be rolled back by.
+        num_branches: how many branches of a text can be decoded beside the text.
+        hidden: the hidden states that the model's contexts show; None for none.
 
     Raises:
-        ModelNotFoundError, ValueError: no loadable model.
+        ModelNotFoundError, ValueError: the file is missing, or llama.cpp cannot load it.
     """
     file = os.fspath(path)
     check_opening(file, {**vars(opening)})
@@ -169,21 +169,21 @@ def open_model(
 
 
 def made_context(weights: int, params: Any, *uses: object) -> Owned:
-    """A further context over some weights.
+    """Make a context over loaded weights.
 
     Args:
         weights: the address of the ``llama_model``.
         params: ``llama_context_params``.
-        uses: what must live as long as the context.
+        uses: objects that must live as long as the context.
 
     Returns:
-        Its owner, whose address is 0 if llama.cpp has made no context.
+        The owner of the context. Its address is 0 if llama.cpp could not make the context.
     """
     return Owned(llama_cpp.llama_free, llama_cpp.llama_init_from_model, weights, params, uses=uses)
 
 
 def _adapter(weights: Any, opening: Opening) -> Lora | None:
-    """Load the adapter that each context is to have; None without one. It is freed with the weights."""
+    """Load the LoRA adapter that each context is to use; None without one. It is freed with the weights."""
     path = opening.lora_path
     if not path:
         return None
@@ -191,7 +191,7 @@ def _adapter(weights: Any, opening: Opening) -> Lora | None:
 
 
 def metadata_of(weights: Any) -> dict[str, str]:
-    """A model's metadata: the numbers and texts in its file, as texts of any length.
+    """A model's metadata: the numbers and texts in its file, without arrays, all as texts.
 
     Args:
         weights: the address of the ``llama_model``.

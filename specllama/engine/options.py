@@ -16,21 +16,21 @@ from .samplers import Samplers
 
 if TYPE_CHECKING:
     Verify = str
-else:  # for pydantic: the names of the native table
+else:  # for pydantic, which checks values by it: the names of the rules
     Verify = Literal[VERIFY]
 NumDraftTokens = int | Literal["auto"]
 
 
 class FallbackWarning(UserWarning):
-    """The warning that a text is decoded plainly, because an option cannot be applied exactly under speculation yet."""
+    """The warning that a text is decoded plainly, for example because an option cannot be applied under speculation."""
 
 
 def checked_num_draft_tokens(value: Any) -> NumDraftTokens:
     """Check ``num_draft_tokens``: ``"auto"``, or an int from 0 (plain decoding) to 512.
 
     Raises:
-        TypeError: neither.
-        ValueError: out of range.
+        TypeError: the value is neither.
+        ValueError: the number is out of range.
     """
     if value == "auto":
         return "auto"
@@ -41,8 +41,8 @@ def checked_max_draft_tokens(value: Any) -> int:
     """Check ``max_draft_tokens``: an int from 1 to 512.
 
     Raises:
-        TypeError: no int.
-        ValueError: out of range.
+        TypeError: the value is no int.
+        ValueError: the number is out of range.
     """
     return _checked_int("max_draft_tokens", value, 1, "an int, from 1 up")
 
@@ -51,8 +51,8 @@ def checked_optional(name: str, value: Any, least: int, what: str) -> int | None
     """Check an optional number: an int of at least ``least``, or None.
 
     Raises:
-        TypeError: neither; ``what`` says what it must be.
-        ValueError: out of range.
+        TypeError: the value is neither. ``what`` is the text in the message after "must be".
+        ValueError: the number is out of range.
     """
     return None if value is None else _in_range(name, checked_index(name, value, what), least, LARGEST_INT, what)
 
@@ -61,7 +61,7 @@ def checked_index(name: str, value: Any, what: str) -> int:
     """Check a whole number: an int of any kind, also of NumPy, but no bool.
 
     Raises:
-        TypeError: anything else; ``what`` says what it must be.
+        TypeError: the value is anything else. ``what`` is the text in the message after "must be".
     """
     try:
         if isinstance(value, bool):
@@ -72,11 +72,11 @@ def checked_index(name: str, value: Any, what: str) -> int:
 
 
 def checked_max_tokens(value: Any) -> int | None:
-    """Check ``max_tokens``: an int from 0 up, or None (as many as there is room for).
+    """Check ``max_tokens``: an int from 0 up, or None (as many as the context has room for).
 
     Raises:
-        TypeError: neither.
-        ValueError: out of range.
+        TypeError: the value is neither.
+        ValueError: the number is out of range.
     """
     return checked_optional("max_tokens", value, 0, "an int, from 0 up, or None (as many as the context has room for)")
 
@@ -107,7 +107,7 @@ def checked_seed(seed: Any) -> int | None:
     """The seed, or None for the values by which llama_cpp means "random": None, -1 and LLAMA_DEFAULT_SEED.
 
     Raises:
-        TypeError: not an integer.
+        TypeError: the value is no integer.
     """
     if seed is None:
         return None
@@ -120,7 +120,7 @@ def checked_seed(seed: Any) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How to speculate: the values of a constructor, or of one call."""
+    """How to speculate, and llama-server's samplers: the options of a Llama or an engine, or of one call."""
 
     num_draft_tokens: NumDraftTokens
     verify: Verify
@@ -154,11 +154,11 @@ class Options:
 
     @property
     def most_draft_tokens(self) -> int:
-        """Gamma, or with ``"auto"`` its largest value; 0 is plain decoding."""
+        """Gamma, the number of tokens drafted in a round, or with ``"auto"`` its largest value; 0 is plain decoding."""
         return self.max_draft_tokens if self.num_draft_tokens == "auto" else self.num_draft_tokens
 
     def rule(self, seed_given: bool) -> str:
-        """The acceptance rule: ``auto`` is ``coupled`` with a seed (so that it means one text), else ``block``."""
+        """The acceptance rule. ``auto`` is ``coupled`` with a seed, so that the seed gives one text; else ``block``."""
         if self.verify != "auto":
             return self.verify
         return "coupled" if seed_given else "block"

@@ -1,4 +1,4 @@
-"""Drafts of another tokenizer. Such a draft has only the texts of tokens in common with its target."""
+"""Drafts with another tokenizer than the target's. Their tokens are compared with the target's by their texts alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specllama.models.shared_tokens import LEAST_COMMON
 
 @dataclasses.dataclass(frozen=True)
 class Foreign:
-    """The relation of a target to a draft of another tokenizer.
+    """The relation of a target to a draft with another tokenizer.
 
     Attributes:
         translation: how the draft reads the target's text, and which tokens it drafts.
@@ -36,15 +36,15 @@ def translated(target: int, draft: int, roles: Sequence[tuple[int, int]]) -> For
     Args:
         target: the address of the target's vocabulary.
         draft: the address of the draft's vocabulary.
-        roles: pairs (target's token, draft's token) of special tokens with one role; below 0: there is no such token.
+        roles: pairs (target's token, draft's token) of special tokens with the same role, such as EOS; below 0: none.
 
     Raises:
-        ValueError: hardly any token is in both vocabularies.
+        ValueError: too few of the target's tokens are in the draft's vocabulary.
     """
     of_draft: Any = draft
     adds = llama_cpp.llama_vocab_get_add_bos(of_draft)
     opening = int(llama_cpp.llama_vocab_bos(of_draft)) if adds else -1
-    # The draft's BOS is used at the beginning only: in the middle of a text the draft would forget what was before it.
+    # The draft reads its BOS only at the beginning (`opening`): after a BOS in the middle, it ignores the text before.
     paired = [(ours, theirs) for ours, theirs in roles if ours >= 0 and theirs >= 0]
     found = _core.Translation(API, target, draft, paired, opening)
     if found.num_common < LEAST_COMMON * found.num_of_text or found.num_common == 0:

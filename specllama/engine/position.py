@@ -1,12 +1,12 @@
 """The position of a text: how many of its tokens are evaluated, and how many the memory holds.
 
-These numbers may differ. The evaluated tokens are those that llama_cpp counts in ``n_tokens``. After a generation the
-memory may hold the last token, too. Or some may be missing: for a recurrent model those since the last copy of its
-state. They are decoded when they are needed.
+The two numbers may differ. The evaluated tokens are those that llama_cpp counts in ``n_tokens``. After a generation the
+memory may also hold the last token. Or the memory may lack some evaluated tokens: of a recurrent model those since the
+last copy of its state. Missing tokens are decoded when they are needed.
 
 The memory may hold more than tokens. A chat handler puts the embeddings of an image into the memory by itself, and sets
-afterwards how much is evaluated. Each place of the image then gets a number of its own, which no token has. So a prompt
-with these numbers continues after this very image, as long as the memory holds it.
+afterwards how many places are evaluated. Each place of the image then gets a number of its own, which no token has. So
+a prompt with these numbers continues after this very image, as long as the memory holds the image.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _num_used = 0
 
 
 def numbers_of_embeddings(count: int) -> npt.NDArray[np.intc]:
-    """New numbers [count] for places of embeddings. Nothing else in this process has them."""
+    """New numbers [count] for places of embeddings. Each number is used only once in this process."""
     global _num_used
     with _lock:
         first = _num_used
@@ -50,9 +50,9 @@ class Position:
     """The tokens of a text, how many of them are evaluated, and how many the memory holds.
 
     Attributes:
-        ids: the tokens [n_ctx]; those that are not evaluated mean nothing.
+        ids: the tokens [n_ctx]; beyond the evaluated and the held tokens the values mean nothing.
         evaluated: how many tokens are evaluated. The next token comes after them.
-        held: how many tokens the memory holds. That may be one more than are evaluated, or fewer.
+        held: how many tokens the memory holds: one more than `evaluated`, as many, or fewer.
         num_changes: how often the memory was changed by other code than a generation.
     """
 
@@ -77,12 +77,12 @@ class Position:
                 self.evaluated = before
 
     def change(self, evaluated: int) -> None:
-        """Record a change by other code than a generation: the memory holds this many tokens, perhaps other ones."""
+        """Record a change by other code than a generation: the memory holds this many tokens, and they may be new."""
         self.evaluated = self.held = evaluated
         self.num_changes += 1
 
     def skip(self, evaluated: int) -> None:
-        """Record that other code has decoded by itself. Its new tokens are unknown, so each gets a new number."""
+        """Record that other code has decoded up to this place. Its tokens are unknown, so each gets a new number."""
         if evaluated > self.evaluated:
             new = self.ids[self.evaluated : evaluated]
             new[:] = numbers_of_embeddings(len(new))

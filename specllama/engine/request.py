@@ -1,4 +1,4 @@
-"""A request: what a generation is asked for."""
+"""A request: everything that one text asks for, such as prompt, options and constraint."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Chooser(Protocol):
     """Chooses the tokens of one generation in place of our sampler chain, from the logits that were decoded last."""
 
     reason: str
-    """Why the text is decoded plainly, for the user."""
+    """Why the text is decoded plainly, for messages."""
 
     def begin(self, processors: list[Callable[..., Any]]) -> None:
-        """Called when the generation begins, with its logits processors."""
+        """Called when the generation begins, with the request's logits processors."""
 
     def sample(self) -> int:
-        """The next token."""
+        """Choose the next token."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Request:
     """Everything that one text asks for.
 
     Attributes:
-        options: how to speculate, and the samplers of ``SAMPLERS``.
+        options: how to speculate, and the values of llama-server's samplers (``SAMPLERS``).
         seed_given: whether the user chose the seed.
-        sampling: the numbers of ``CHAIN``; those that are missing have their defaults.
-        chooser: chooses the tokens in place of our chain.
-        reset: whether the tokens are the whole text. Else they follow the tokens that are evaluated.
+        sampling: values of the parameters in ``CHAIN``; missing parameters have their defaults.
+        chooser: chooses the tokens in place of our sampler chain; None for the chain.
+        reset: whether ``tokens`` is a text from its beginning. If not, ``tokens`` continues the evaluated tokens.
 
     The other attributes are the arguments of ``Engine.request``, where they are described.
     """
@@ -86,23 +86,24 @@ class Request:
     def rule(self) -> str:
         """The acceptance rule.
 
-        A rule that decides on the whole draft asks for p after drafted tokens that are then rejected. That would
-        confuse a logits processor that remembers its calls, so a rule that decides in steps is used in its place.
+        A rule that decides on the whole draft computes p after drafted tokens that it then rejects. These calls would
+        confuse a logits processor that remembers its calls. So with a logits processor, such a rule is replaced by one
+        that decides step by step.
         """
         rule = self.options.rule(self.seed_given)
         return STEPWISE if self.logits_processor and not RULES[rule].decides_in_steps else rule
 
     @property
     def chain(self) -> dict[str, Any]:
-        """The numbers of ``CHAIN``: those of this request, else the defaults."""
+        """All parameters of ``CHAIN``: this request's values, or else the defaults."""
         return {**CHAIN, **self.sampling}
 
     def probabilities(self, row: npt.NDArray[np.single], generated: Sequence[int] = ()) -> npt.NDArray[np.float64]:
-        """The probabilities [n_vocab] that the sampler chain makes of logits, without the constraint. They sum to 1.
+        """The probabilities [n_vocab] that the sampler chain makes of logits, without the constraint.
 
         Args:
             row: raw logits [n_vocab].
-            generated: the tokens after the prompt, which penalties see.
+            generated: the tokens after the prompt, to which penalties apply.
         """
         distribution = self._distribution(row, generated)
         found = np.zeros(len(row))
@@ -129,8 +130,8 @@ class Request:
             breakers: DRY's sequence breakers, in tokens; None without them.
 
         Raises:
-            TypeError: a parameter that is not a number.
-            ValueError: a value that has no meaning, such as NaN.
+            TypeError: a parameter is not a number.
+            ValueError: a value has no meaning, such as NaN.
         """
         values = self.chain
         check_numbers(values)
@@ -141,8 +142,8 @@ def checked_bias(given: Any, n_vocab: int) -> dict[int, float]:
     """Check ``logit_bias``. Returns the biases by token.
 
     Raises:
-        TypeError: no dict of numbers.
-        ValueError: a key that is not a token of the vocabulary.
+        TypeError: the value is no dict of numbers.
+        ValueError: a key is not a token of the vocabulary, or a bias is NaN or too large.
     """
     if not isinstance(given, dict):
         raise TypeError(f"logit_bias={given!r:.100} must be a dict from token ids to what is added to their logits")

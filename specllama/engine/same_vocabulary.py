@@ -1,4 +1,4 @@
-"""Compares the vocabularies of a target and a draft: whether they are the same, and which tokens both have if not."""
+"""Compares the vocabularies of a target and a draft: whether they are equal, and if not, which tokens are in both."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _OF_SPECIAL_TOKENS: tuple[Callable[[Any], int], ...] = (
     *(llama_cpp.llama_vocab_bos, llama_cpp.llama_vocab_eos, llama_cpp.llama_vocab_eot),
     *(llama_cpp.llama_vocab_fim_pre, llama_cpp.llama_vocab_fim_suf, llama_cpp.llama_vocab_fim_mid),
 )
-"""Functions that give the special token of a role, whatever its name."""
+"""llama.cpp's functions that give the special token of a role, such as BOS, whatever the token's name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Common:
-    """The common tokens of two vocabularies that are nearly the same.
+    """The common tokens of two vocabularies that are nearly equal.
 
     Attributes:
         target: the address of the target's vocabulary.
         draft: the address of the draft's vocabulary.
-        same: for each of the target's tokens, the same token of the draft; -1: there is none.
-        drafted: for each of the draft's tokens, the same token of the target; -1: there is none.
+        same: for each of the target's tokens, the id of the same token in the draft; -1: there is none.
+        drafted: for each of the draft's tokens, the id of the same token in the target; -1: there is none.
     """
 
     target: int
@@ -58,14 +58,14 @@ class Common:
 
     @property
     def share(self) -> str:
-        """How many of the target's tokens the draft has, in percent. It is never 100 % if one is missing."""
+        """How many of the target's tokens the draft has, in percent; below 100 % if a single token is missing."""
         return shown_share(self.num_common, self.num_tokens)
 
     def map(self) -> _core.TokenMap:
-        """The map between their tokens.
+        """The map between the target's tokens and the draft's.
 
-        For a token that the draft lacks, it reads the last of its own tokens for the same text. If there are none, it
-        reads its EOS.
+        In place of a target's token that the draft lacks, the draft reads the last of its own tokens for the same text,
+        or its EOS if it has no tokens for this text.
         """
         tokenizer, read = _core.Tokenizer(API, self.draft), self.same.copy()
         instead = max(0, int(llama_cpp.llama_vocab_eos(_at(self.draft))))
@@ -86,27 +86,27 @@ def in_common(target: int, draft: int) -> Common | Foreign | None:
         draft: the address of the draft's vocabulary.
 
     Returns:
-        None if the draft has all tokens of the target with the same ids; Common if the vocabularies are nearly the
-        same; Foreign if they are of different tokenizers.
+        None if the draft has all tokens of the target with the same ids; Common if the vocabularies are nearly
+        equal; Foreign if they belong to different tokenizers.
 
     Raises:
-        ValueError: too few tokens are in both.
+        ValueError: too few tokens are in both vocabularies.
     """
     found = _by_name(target, draft)
     return _translated(target, draft) if found is not None and not _is_near(found) else found
 
 
 def require_in_common(target: int, draft: int) -> None:
-    """Refuse most drafts that `in_common` refuses, in less time.
+    """Refuse most drafts that `in_common` refuses, in less time, before a draft's weights are loaded.
 
-    If enough tokens have the same name in both vocabularies, nothing else is compared before the draft is opened.
+    If enough tokens have the same name in both vocabularies, nothing else is compared.
 
     Args:
         target: the address of the target's vocabulary.
         draft: the address of the draft's vocabulary.
 
     Raises:
-        ValueError: too few tokens are in both.
+        ValueError: too few tokens are in both vocabularies.
     """
     found = _by_name(target, draft)
     if found is None or found.num_common >= 2 * LEAST_COMMON * len(found.same):
@@ -119,7 +119,7 @@ def _by_name(target: int, draft: int) -> Common | None:
     """The common tokens of two vocabularies, by names and roles; None if all tokens are common and have the same ids.
 
     Raises:
-        ValueError: only one of them has names.
+        ValueError: only one of the vocabularies has names of tokens.
     """
     if _is_nameless(target, draft):
         return None
@@ -136,7 +136,7 @@ def _by_name(target: int, draft: int) -> Common | None:
 
 
 def _is_near(common: Common) -> bool:
-    """Whether two vocabularies are of one tokenizer."""
+    """Whether two vocabularies are nearly equal, so that they belong to one tokenizer."""
     shorter = min(len(common.same), len(common.drafted))
     most = max(common.num_tokens, _num_of_text(common.draft, common.drafted))
     is_beginning = np.array_equal(common.same[:shorter], np.arange(shorter))
@@ -144,7 +144,7 @@ def _is_near(common: Common) -> bool:
 
 
 def _num_of_text(vocab: int, others: npt.NDArray[np.int32]) -> int:
-    """How many tokens a vocabulary has, without padding. ``others``: for each token, the same one elsewhere, or -1."""
+    """How many tokens a vocabulary has, without padding. ``others`` has, for each token, its id elsewhere, or -1."""
     return len(others) - sum(_is_padding(vocab, int(token)) for token in np.flatnonzero(others < 0))
 
 
@@ -156,14 +156,14 @@ def _translated(target: int, draft: int) -> Foreign:
 def require_same_vocabulary(target: int, draft: int) -> None:
     """Check that a head's vocabulary is the target's: the texts of tokens, and BOS and EOS.
 
-    Tokens beyond the shorter vocabulary are padding, and do no harm.
+    If one vocabulary is longer, its further tokens are padding, and are not compared.
 
     Args:
         target: the address of the target's vocabulary.
         draft: the address of the head's vocabulary.
 
     Raises:
-        ValueError: they differ; the message names the first token that does.
+        ValueError: the vocabularies differ; the message names the first token that differs.
     """
     if _is_nameless(target, draft):
         return
@@ -192,10 +192,10 @@ def check_vocabulary_of_file(
         target: the address of the target's vocabulary.
         path: the draft's file.
         as_head: whether the file is a head.
-        overrides: the ``kv_overrides`` with which it will be loaded.
+        overrides: the ``kv_overrides`` with which the file will be loaded.
 
     Raises:
-        ValueError: another vocabulary, or no model.
+        ValueError: the check fails, or the file is no model.
     """
     params = llama_cpp.llama_model_default_params()
     params.vocab_only = True
@@ -212,10 +212,10 @@ def check_vocabulary_of_file(
 
 
 def _is_nameless(target: int, draft: int) -> bool:
-    """Whether both vocabularies are without texts of tokens. llama.cpp ends the process if it is asked for these then.
+    """Whether both vocabularies lack texts of tokens. llama.cpp would abort the process if it were asked for one.
 
     Raises:
-        ValueError: only one of them has texts.
+        ValueError: only one of the vocabularies has texts.
     """
     nameless = [llama_cpp.llama_vocab_type(_at(one)) == llama_cpp.LLAMA_VOCAB_TYPE_NONE for one in (target, draft)]
     if any(nameless) and not all(nameless):

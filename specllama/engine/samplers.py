@@ -1,4 +1,4 @@
-"""The numbers of the sampler chain, and the samplers of llama-server that ``llama_cpp.Llama`` has no arguments for."""
+"""The sampling parameters, and the samplers of llama-server for which ``llama_cpp.Llama`` has no arguments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CHAIN: Mapping[str, Any] = {
     "presence_penalty": 0.0,
     "penalty_last_n": 64,
 }
-"""The other numbers of the sampler chain, with ``llama_cpp.Llama``'s defaults."""
+"""The other sampling parameters, with ``llama_cpp.Llama``'s defaults."""
 _WHOLE = ("top_k", "penalty_last_n", "mirostat_mode")
 
 
@@ -44,13 +44,13 @@ def check_numbers(values: Mapping[str, Any]) -> None:
     """Check sampling parameters.
 
     Raises:
-        TypeError: a value that is not a number, or must be a whole number.
-        ValueError: a value that is too large.
+        TypeError: a value is no number, or no whole number where it must be.
+        ValueError: a value is too large.
     """
     for name, value in values.items():
         if not isinstance(value, numbers.Integral if name in _WHOLE else numbers.Real):
             raise TypeError(f"{name}={brief(value)} must be a {'whole ' * (name in _WHOLE)}number")
-        if isinstance(value, numbers.Integral):  # other numbers are checked where they are used
+        if isinstance(value, numbers.Integral):  # floats are checked where they are used
             if name not in _WHOLE:
                 require_finite(name, value)
             elif abs(int(value)) > LARGEST_INT:
@@ -61,7 +61,7 @@ def require_finite(name: str, value: Any) -> None:
     """Check that a number fits into a float of C.
 
     Raises:
-        ValueError: it is too large, infinite or not a number.
+        ValueError: the number is too large, infinite or NaN.
     """
     if not abs(value) <= LARGEST_FLOAT:
         raise ValueError(f"{name}={brief(value)} is not a usable value: it must be a finite number, at most 3.4e38")
@@ -74,11 +74,11 @@ class Samplers:
     values: Mapping[str, Any] = dataclasses.field(default_factory=lambda: DEFAULTS)
 
     def overridden(self, given: Mapping[str, Any]) -> Samplers:
-        """A copy in which the given values replace others.
+        """A copy in which the given values, by name, replace the present ones.
 
         Raises:
-            TypeError: a value that is not a number.
-            ValueError: a value out of range.
+            TypeError: a value is not a number.
+            ValueError: a value is out of range.
         """
         for name, value in given.items():
             if name in _NUMBERS:
@@ -86,11 +86,11 @@ class Samplers:
         return Samplers({**self.values, **given})
 
     def breakers(self, model: Model) -> _core.SequenceBreakers | None:
-        """The sequence breakers in a model's tokens; None if DRY is off.
+        """DRY's sequence breakers in a model's tokens; None if DRY is off.
 
         Raises:
-            TypeError: they are not texts.
-            ValueError: a text that is empty or too long.
+            TypeError: the breakers are not texts.
+            ValueError: a text is empty or too long.
         """
         if not self.values["dry_multiplier"]:
             return None
@@ -104,7 +104,7 @@ class Samplers:
         return {"dry_breakers": breakers, **{name: self.values[name] for name in _NUMBERS}}
 
     def active(self) -> list[str]:
-        """The names of the values that switch a sampler on."""
+        """The names of the values that switch a sampler on, such as ``dry_multiplier`` above 0."""
         return [name for name, sampler in _NUMBERS.items() if sampler.switches and self.values[name] > 0]
 
 

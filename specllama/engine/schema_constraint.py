@@ -1,4 +1,4 @@
-"""Constraints of schemas, of calls of tools and of answers behind thoughts, over the tokens of a model."""
+"""Constraints over the tokens of a model: of schemas, of tool calls, and of answers that follow a thought."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .model import Model
 
 
 def schema_vocabulary(model: Model) -> SchemaVocabulary:
-    """A model's vocabulary in the form that schemas need. It takes a while: ``model.once(schema_vocabulary)``."""
+    """A model's vocabulary in the form that schemas need. It takes a while: use ``model.once(schema_vocabulary)``."""
     return SchemaVocabulary(model.vocab, model.tokenizer, int(llama_cpp.llama_vocab_eos(cast(Any, model.vocab))))
 
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """A JSON schema.
+    """A JSON schema that a text must follow.
 
     Attributes:
         matched: llguidance's grammar of the schema, as ``matched_schema`` makes it.
@@ -42,10 +42,10 @@ class Schema:
 
 @dataclasses.dataclass(frozen=True)
 class OneOf:
-    """A text that follows one of some grammars.
+    """A text must follow one of several grammars.
 
     Attributes:
-        grammars: grammars for llguidance.
+        grammars: the grammars, for llguidance.
     """
 
     grammars: tuple[str, ...]
@@ -63,7 +63,7 @@ class OneOf:
 
 @dataclasses.dataclass(frozen=True)
 class Begun:
-    """Optional calls of tools. Once a call was begun, it has to be completed.
+    """A text may contain tool calls. Once the text has begun a call, it must complete the call.
 
     Attributes:
         calls: the beginnings of the calls, and their grammars.
@@ -84,11 +84,11 @@ class Begun:
 
 @dataclasses.dataclass(frozen=True)
 class Behind:
-    """An answer behind a thought, which is free.
+    """An answer that follows a grammar, behind a thought, which may be any text.
 
     Attributes:
-        thought: the thought.
-        at_once: the answer if there is no thought. It must allow the mark that begins one, too.
+        thought: the marks of the thought.
+        at_once: the answer if there is no thought. It must also allow the mark that begins a thought.
         answer: the answer behind the thought.
     """
 

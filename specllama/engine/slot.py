@@ -1,4 +1,4 @@
-"""A slot: the place for one text at a time. It has a sequence of the target, the loop over it, and a draft."""
+"""A slot: the place for one text at a time. It has a sequence of the target, a draft, and the native loop over both."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class UnderWay(Protocol):
 
     @property
     def has_begun(self) -> bool:
-        """Whether the text has begun, so that it has numbers to show."""
+        """Whether the text has begun, so that it has statistics."""
 
     @property
     def is_advancing(self) -> bool:
-        """Whether a token is being made. Then only what this text itself calls can use the slot."""
+        """Whether a token is being made. Then only functions that this text calls can use the slot."""
 
     def tally(self) -> Tally:
-        """The numbers so far."""
+        """The statistics so far."""
 
     def end(self) -> Tally | None:
-        """End the text. Returns its numbers; None if it never began."""
+        """End the text. Returns its statistics; None if the text never began."""
 
     def leave(self) -> None:
-        """Leave the caches as they should be after the last token that was read, and end the text in its slot."""
+        """Roll the caches back to the last token that the reader got, and end the text in its slot."""
 
     def tell_end(self) -> None:
         """Notify the listener of the end. The listener may use the slot."""
@@ -60,10 +60,10 @@ class Slot:
     Args:
         account: the account of the engine.
         model: the target.
-        position: where the text is.
+        position: the position of the slot's text.
         draft: the draft; None for plain decoding.
-        sequence: one of several sequences of a context for which `scheduler` decodes. None: the sequence of the model's
-            own context.
+        sequence: one of several sequences of a context. None: the sequence of the model's own context.
+        scheduler: decodes for all sequences of the context of `sequence`; None for the model's own context.
         kept: copies of earlier texts of the model's own context. None: there are no copies.
     """
 
@@ -90,8 +90,8 @@ class Slot:
         self._turn = _core.Block(raise_busy)
         # The reference is weak, so that a text ends when its reader drops it.
         self._under_way: weakref.ref[UnderWay] | None = None
-        self._number = 0  # the number of the text that has the sequences
-        self._last = Tally()
+        self._number = 0  # the number of the newest text, which has the sequences if it is under way
+        self._last = Tally()  # of the last text that has ended
         told_of_forks(self)
 
     def leave_parent(self) -> None:
@@ -113,7 +113,7 @@ class Slot:
 
     @property
     def loop(self) -> _core.Speculator:
-        """The native loop over target and draft. Each draft gets a new loop."""
+        """The native loop over target and draft. It is made at the first use, and anew after `exchange_draft`."""
         if self._loop is None:
             if self._draft is None:
                 self._loop = _core.Speculator(self.sequence, scheduler=self._scheduler)
@@ -124,12 +124,12 @@ class Slot:
         return self._loop
 
     def restore_costs(self) -> None:
-        """Read T(n) from the files again, after a change. The loop uses it, and forgets what it has learned."""
+        """Read the curves T(n) from the files again. The loop uses them, and forgets the costs that it has learned."""
         if self._costs is not None:
             self._costs.restore()
 
     def require_alone(self, what: str) -> None:
-        """Check that this slot has the model's own context, which ``what`` needs.
+        """Check that this slot has the model's own context. `what` names the caller, which needs it.
 
         Raises:
             ValueError: other texts share the context.
@@ -144,7 +144,7 @@ class Slot:
         """Check that decoding can work in this process. Called before anything is decoded.
 
         Raises:
-            RuntimeError: it would wait for threads that a fork does not have, or use the GPU of its parent.
+            RuntimeError: decoding would wait for threads that a fork does not have, or use the GPU of the parent.
         """
         require_own_gpu()
         if self.is_alone:  # else a thread of the scheduler decodes
@@ -161,14 +161,14 @@ class Slot:
         """Use another draft from now on. The old draft is freed, if it was opened for this target.
 
         Raises:
-            BusyError: the old draft is drafting. It stays then, and the new one is freed.
+            BusyError: the old draft is drafting. Then it stays, and the new draft is freed.
         """
         with captured_errors():
             try:
                 with self.exclusive():
                     self._require_outside()
                     old = self._draft
-                    self._loop = self._costs = None  # before the draft that they use can be freed
+                    self._loop = self._costs = None  # loop and costs use the old draft, so they go first
                     self._draft = draft
                     try:
                         if old is not None:
@@ -182,7 +182,7 @@ class Slot:
         self._warn_if_unusable(draft)
 
     def claim(self, draft: Draft | None) -> bool:
-        """Whether this draft can draft in a round. If it cannot, a warning is given once."""
+        """Have a draft take over its cache before a round. Returns whether it can draft; if it cannot, warns once."""
         if draft is None:
             return False
         draft.claim()
@@ -196,7 +196,7 @@ class Slot:
     # Whose turn it is
 
     def exclusive(self) -> _core.Block:
-        """A block that only one thread can enter: a second one would corrupt the memory.
+        """A block that only one thread can enter at a time, because two threads would corrupt the memory.
 
         Raises:
             BusyError: another thread is generating.
@@ -206,7 +206,7 @@ class Slot:
         return self._turn
 
     def require_outermost(self) -> None:
-        """Check that the caller's `exclusive` block is the outermost one, so that what texts use can be freed.
+        """Check that the caller's `exclusive` block is the outermost. Then no round runs, and models can be freed.
 
         Raises:
             BusyError: the calling thread is generating.
@@ -219,23 +219,23 @@ class Slot:
         self._turn.refuse_by(raise_closed)
 
     def begin(self, generation: UnderWay) -> int:
-        """Give the sequences to a text, and end the text that has them. Returns the new text's number.
+        """Give the slot's sequences to a text, and end the text that has them. Returns the new text's number.
 
         Raises:
-            BusyError: the text that has them is making a token, and has itself called this.
+            BusyError: the old text is making a token, and a function that it calls has called this.
         """
         self.require_threads()
         self._require_outside()
-        while (before := self._text_under_way()) is not None:  # a listener of the end may have begun another text
-            before.leave()  # its open round counts, too
-        if self.is_alone:  # only texts use other slots' memory, and the scheduler may have emptied it
+        while (before := self._text_under_way()) is not None:  # a loop: a listener of the end may begin another text
+            before.leave()  # its statistics include its open round
+        if self.is_alone:  # in other slots only texts use the memory, and the scheduler may have emptied it
             self.sequence.assume(self.position.tokens())
         self._under_way = weakref.ref(generation)
         self._number += 1
         return self._number
 
     def recall(self, text: Tokens) -> None:
-        """Put the copy of an earlier text that this one continues back into the memory, if that is worth it."""
+        """If a text continues an earlier text, put a copy for the earlier text back into the memory, if that pays."""
         if self._kept is None or not self._kept.keeps_some:
             return
         draft = self._draft
@@ -251,7 +251,7 @@ class Slot:
                 self.position.move(len(held), len(held))
 
     def end(self, generation: UnderWay, number: int) -> None:
-        """Count a text that is over, and take the sequences from it, if it has them."""
+        """Add up a text that is over, and take the slot's sequences from the text, if it has them."""
         tally = generation.end()
         if self.is_under_way(number):
             if tally is not None:
@@ -264,15 +264,15 @@ class Slot:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no text has the sequences."""
+        """Whether no text has the slot's sequences."""
         return self._text_under_way() is None
 
     def is_under_way(self, number: int) -> bool:
-        """Whether the text with this number has the sequences."""
+        """Whether the text with this number has the slot's sequences."""
         return self._under_way is not None and self._number == number
 
     def stats(self) -> Stats:
-        """Statistics of the text that is under way, else of the last one."""
+        """Statistics of the text that is under way, or else of the last text."""
         running = self._text_under_way()
         return (running.tally() if running is not None and running.has_begun else self._last).stats()
 
@@ -280,7 +280,7 @@ class Slot:
         return None if self._under_way is None else self._under_way()
 
     def _require_outside(self) -> None:
-        """Raise BusyError if a text is making a token: functions that it calls must not end it."""
+        """Raise BusyError if a text is making a token: functions that the text calls must not end it."""
         running = self._text_under_way()
         if running is not None and running.is_advancing:
             raise_busy()
@@ -297,7 +297,7 @@ class Slot:
             raise_busy()
 
     def save(self) -> None:
-        """Copy the state after the evaluated tokens, if the memory cannot be cut."""
+        """Copy the state after the evaluated tokens, for later rollbacks, if the memory is recurrent."""
         self.sequence.assume(self.position.tokens())
         self.sequence.save()
 

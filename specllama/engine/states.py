@@ -1,4 +1,4 @@
-"""Teacher forcing: the target decodes a given text, and its states and logits are read."""
+"""Teacher forcing: the target decodes a given text, and the callers read its hidden states and logits."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from .options import checked_index
 from .slot import Slot
 
 Read = TypeVar("Read")
-_CHUNK = 128  # the most tokens whose states and logits are held at once
+_CHUNK = 128  # the most tokens that `states_of` decodes at once: memory for their states and logits is needed
 
 
 @dataclasses.dataclass(frozen=True)
 class States:
-    """What the target computed for a part of a text: tokens that follow each other.
+    """The hidden states and logits that the target computed for a part of a text (consecutive tokens).
 
     Attributes:
-        start: the place of the part's first token in the text.
-        hidden: the inputs of the layers that were asked for [tokens, layers, n_embd].
-        first_logits: the place of the first token after which there are logits.
-        logits: the logits of the tokens that were asked for [places, tokens], from `first_logits` on.
+        start: the index in the text of the part's first token.
+        hidden: the inputs of the layers in ``shown_layers`` [tokens, layers, n_embd].
+        first_logits: the index in the text of the first token after which there are logits.
+        logits: the logits of the requested tokens of the vocabulary [places, tokens], from `first_logits` on.
         logsumexp: over the whole vocabulary [places]: ``exp(logits - logsumexp)`` are probabilities.
         best: the most likely token of the whole vocabulary [places].
     """
@@ -63,7 +63,7 @@ def forced(
         read: called after each part with the sequence, the place of the part's first token, and the part's length.
         most: the most tokens of one part.
         first_output: the place of the first token after which logits are wanted.
-        keeps_states: whether the hidden states will be read.
+        keeps_states: whether `read` reads hidden states.
 
     Yields:
         What `read` returns.
@@ -72,7 +72,7 @@ def forced(
         BusyError: another thread is generating.
         ClosedError: the model is closed.
         DecodeError: llama.cpp fails.
-        RuntimeError: the model's own context was used otherwise since the last part.
+        RuntimeError: something else has used the model's own context since the last part.
     """
     most = min(most, slot.model.settings.n_batch, slot.model.n_ctx)
     hidden = slot.model.settings.hidden
@@ -89,7 +89,7 @@ def forced(
                     "this Llama was used for something else while tokens were scored: score them to the end first, or "
                     "create one Llama for each"
                 )
-            position.change(start)  # this comes first, because what follows may fail, or be interrupted
+            position.change(start)  # this comes first, because the decoding may fail, or be interrupted
             sequence.assume(ids[:start])
             sequence.keep(start)
             first = 0 if keeps_states and needs_all else first_output
@@ -131,7 +131,7 @@ def checked_layers(layers: Any) -> tuple[int, ...]:
     """The numbers of layers that a user gives.
 
     Raises:
-        TypeError: it is no sequence of integers.
+        TypeError: the value is no sequence of integers.
     """
     if isinstance(layers, (str, bytes)) or not isinstance(layers, Iterable):
         raise TypeError(f"shown_layers={layers!r:.100} must be a sequence of layers' numbers, such as (2, 14, 25)")
@@ -142,7 +142,7 @@ def require_shown_layers(model: Model) -> None:
     """Check that a target was opened so that it shows the inputs of its layers.
 
     Raises:
-        ValueError: it shows nothing, or only the states of MTP layers.
+        ValueError: the target shows no states, or only states for MTP layers.
     """
     hidden = model.settings.hidden
     if hidden is None or hidden.nextn:
@@ -153,7 +153,7 @@ def require_layers(model: Model, layers: Sequence[int]) -> None:
     """Check that the target shows these layers.
 
     Raises:
-        ValueError: it has no layer with such a number, or it cannot show the layer's input.
+        ValueError: the target has no layer with such a number, or was opened to show other layers.
     """
     count = int(llama_cpp.llama_model_n_layer(model.address))
     if layers and model.settings.hidden != shown_layers(layers):
@@ -167,12 +167,12 @@ def require_layers(model: Model, layers: Sequence[int]) -> None:
 
 
 def require_computed(model: Model) -> None:
-    """Check that llama.cpp computes the states that a target was opened to show. A token is decoded, and forgotten.
+    """Check, by decoding one token, that llama.cpp computes the states that a target was opened to show.
 
-    If the context holds a text, this was checked before.
+    If the context already holds a text, nothing is done: the check came before the text.
 
     Raises:
-        ValueError: llama.cpp does not compute them.
+        ValueError: llama.cpp does not compute these states.
         DecodeError, BusyError, ClosedError: the token cannot be decoded.
     """
     sequence, hidden = model.sequence, model.settings.hidden

@@ -1,4 +1,4 @@
-"""The slots of an engine for several texts at once, and how texts get them."""
+"""The slots of an engine for several texts at once, and how texts wait for a slot and take it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .options import checked_index, checked_optional
 from .position import Position
 from .slot import Slot, raise_busy
 
-_WAITING = 0.05  # seconds between two calls of `poll` by a text that waits
+_WAITING = 0.05  # seconds between two calls of `poll` while a text waits for a slot
 
 
 def checked_max_parallel(value: Any) -> int:
@@ -53,55 +53,55 @@ def checked_cache_tokens(value: Any) -> int | None:
 
 
 class _Taker(NamedTuple):
-    """A text that has a slot: its thread, and what stops it."""
+    """A text that has a slot: its thread, and a function that stops the text; None if it cannot be stopped."""
 
     thread: int
     stop: Callable[[], None] | None
 
 
 class Texts:
-    """The slots of an engine, besides that of the model's own context.
+    """The slots of an engine, besides the slot of the model's own context.
 
-    They are opened when they are first needed, and opened again when more are needed, or the draft has changed.
+    These slots are opened when the first is needed, and opened anew when more are needed, or the draft has changed.
 
     A model whose memory is recurrent or a sliding window has only the slot of its own context, because texts cannot
-    share such a memory. A recurrent state cannot be cut. With a sliding window, llama.cpp gives cells to another text
-    although the first text may have to go back to them.
+    share such a memory. A recurrent state cannot be cut. With a sliding window, llama.cpp reuses a text's cells outside
+    the window for another text, although a rollback of the first text may need them.
 
     Args:
         slot: the slot of the model's own context.
-        cache_tokens: how many tokens the cache of these texts holds; None: all that they may have.
+        cache_tokens: how many tokens the cache of all these texts holds; None: ``n_ctx`` for each text.
     """
 
     def __init__(self, slot: Slot, cache_tokens: int | None = None) -> None:
         self.slot = slot
         self._cache_tokens = cache_tokens
-        # No Condition: its methods are Python code, and Ctrl-C in one of them would leave it locked for good.
+        # No Condition: its methods are Python code, and Ctrl-C in one of them would leave the lock locked for good.
         self._lock = threading.Lock()
         self._waiting: list[queue.SimpleQueue[None]] = []  # one for each text that waits for a slot
         self._closing = threading.Lock()  # a text never takes this lock
         self._contexts: Contexts | None = None
         self._costs: CostMemory | None = None
-        self._free: deque[Slot] = deque()  # the one that was used least recently comes first
-        self._texts: dict[Slot, str] = {}  # by slot, the last text that was asked for
-        self._count = 0
-        self._takers: list[_Taker] = []  # who has one of these slots
-        self._alone: _Taker | None = None  # who has `slot`
+        self._free: deque[Slot] = deque()  # the least recently used slot comes first
+        self._texts: dict[Slot, str] = {}  # by slot, the prompt of its last text
+        self._count = 0  # the number of open slots
+        self._takers: list[_Taker] = []  # the texts in these slots
+        self._alone: _Taker | None = None  # the text in `slot`
         self._draft: tuple[object, bool] = (None, False)  # the draft when slots were opened, and whether it was usable
         self._is_closed = False
         self._is_lost = False  # whether texts were under way in the parent of this process
         told_of_forks(self)
 
     def open(self, count: int) -> int:
-        """Make room for ``count`` texts at once. Returns how many there may be: 1 if the memory cannot be shared.
+        """Open slots for ``count`` texts at once. Returns the possible number: 1 if texts cannot share the memory.
 
-        If ``count`` is 1, the text takes `slot`, unless others are under way.
+        If ``count`` is 1, the text takes `slot`, unless other texts are under way.
 
         Raises:
             ClosedError: the Llama is closed.
-            BusyError: texts are under way with room for fewer than ``count``, or with another draft; or one of them has
-                called this.
-            MemoryError: there is no room for so many.
+            BusyError: texts are under way, and there are fewer than ``count`` slots or the draft has changed; or one of
+                these texts has called this.
+            MemoryError: there is no room for so many texts.
             RuntimeError: this is a fork, and texts were under way in its parent, or it would use a GPU.
         """
         self.require_outside()
@@ -149,14 +149,14 @@ class Texts:
         """Wait for a free slot, and take it for the block.
 
         Args:
-            count: how many texts run at once, as `open` has returned. If it is 1, the text takes `slot` while there are
-                no others.
-            poll: called while this waits. What it raises ends the waiting.
+            count: how many texts run at once, as `open` has returned. If it is 1, and no other slots are open, the text
+                takes `slot`.
+            poll: called again and again while the text waits. An error that it raises ends the waiting.
             text: the prompt. If it continues the text of a free slot, as in a conversation, it gets that slot. Else it
-                gets the slot that was used least recently, so that the others can be continued.
-            stop: ends the text soon, when the Llama is closed. None: a Llama with such a text in `slot` cannot be
-                closed.
-            is_alone: whether the text needs the model's own context, and so `slot`. There is one such text at a time.
+                gets the least recently used slot, so that newer texts can still be continued.
+            stop: called when the Llama is closed, and ends the text soon. None: the Llama cannot be closed while the
+                text is in `slot`.
+            is_alone: whether the text needs the model's own context, and so `slot`, which has one text at a time.
 
         Raises:
             ClosedError: the Llama is closed, or being closed.
@@ -183,7 +183,7 @@ class Texts:
     def _slot_for(
         self, taker: _Taker, waiter: queue.SimpleQueue[None], count: int, text: str, is_alone: bool
     ) -> Slot | None:
-        """Take a slot for a text. None if it must wait: then the waiter is woken when a slot is free.
+        """Take a slot for a text. None if the text must wait: then its waiter is woken when a slot may be free.
 
         Raises:
             ClosedError: the Llama is closed, or being closed.
@@ -196,7 +196,7 @@ class Texts:
                     self._alone = taker
                     return self.slot
             else:
-                if not self._count:  # a text that takes `slot` may have closed the others since `open`
+                if not self._count:  # a text that takes `slot` may have closed these slots since `open`
                     self._close()
                     self._open(self.slot.draft, count)
                 if self._free:
@@ -210,16 +210,16 @@ class Texts:
             return None
 
     def _wake(self) -> None:
-        """Let all who wait look again. The lock must be held."""
+        """Wake all waiting texts, which then look for a free slot again. The caller must hold the lock."""
         for waiter in self._waiting:
             waiter.put(None)
         self._waiting.clear()
 
     def end_alone(self) -> None:
-        """Stop the text that has `slot`, if there is one, and wait for its end. Then this object is closed.
+        """Stop the text that has `slot`, if there is one, and wait for its end. No slots can be taken any more then.
 
         Raises:
-            BusyError: it cannot be stopped.
+            BusyError: the text cannot be stopped.
         """
         waiter = queue.SimpleQueue[None]()
         while (taker := self._alone) is not None:
@@ -235,14 +235,14 @@ class Texts:
 
     @property
     def counters(self) -> _core.SchedulerCounters | None:
-        """The counters of the scheduler since the slots were opened; None if they are not open."""
+        """The counters of the scheduler since the slots were opened; None if no slots are open."""
         return None if self._contexts is None else self._contexts.scheduler.counters
 
     def require_outside(self) -> None:
-        """Check that the caller is not one of these texts: it would wait for itself.
+        """Check that the calling thread does not generate one of these texts, because it would wait for itself.
 
         Raises:
-            BusyError: the calling thread generates one of them.
+            BusyError: the calling thread generates one of these texts.
         """
         with self._lock:
             takers = self._takers if self._alone is None else [*self._takers, self._alone]
@@ -250,7 +250,7 @@ class Texts:
                 raise_busy()
 
     def close(self) -> None:
-        """Free the contexts. Texts that are under way get ClosedError, and this waits until they have left their slots.
+        """Free the contexts. Texts under way get ClosedError, and the call waits until they have left their slots.
 
         Raises:
             BusyError: the calling thread has a slot.
@@ -262,24 +262,24 @@ class Texts:
                 self._wake()
                 contexts = self._contexts
             if contexts is not None:
-                contexts.end()  # not under the lock: it waits for texts, which may call this object
+                contexts.end()  # without the lock: `end` waits for texts, which may need the lock
             waiter = queue.SimpleQueue[None]()
             while not self._closed(waiter):
                 waiter.get()
 
     def _closed(self, waiter: queue.SimpleQueue[None]) -> bool:
-        """Free the contexts, unless a text has a slot. If one has, the waiter is woken when it leaves the slot."""
+        """Free the contexts, and return True. If a text has a slot, return False: leaving a slot wakes the waiter."""
         with self._lock:
-            if self._takers:  # texts also read logits and other parts of the model between two steps
+            if self._takers:  # a text with a slot may still read logits and other parts of the model
                 self._waiting.append(waiter)
                 return False
             self._close()
             return True
 
     def leave_parent(self) -> None:
-        """Called in a forked child, which lacks the thread that decodes for all slots.
+        """Called in a forked child, which lacks the scheduler's thread that decodes for all slots.
 
-        New slots are opened when needed. The old ones are never freed, because that would wait for this thread.
+        New slots are opened when needed. The old slots are never freed, because freeing would wait for that thread.
         """
         self._lock, self._closing, self._alone = threading.Lock(), threading.Lock(), None
         self._waiting = []

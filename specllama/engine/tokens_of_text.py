@@ -1,4 +1,4 @@
-"""Tokenizes texts. All texts go to llama.cpp's tokenizer here."""
+"""Tokenizes users' texts, after checks that llama.cpp can tokenize them in a reasonable time."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 from .model import Model
 from .writable import require_writable
 
-_MOST_EQUAL = 8192  # characters in a row, which take some seconds
+_MOST_EQUAL = 8192  # the most characters of one such run (see `_SLOW`); they take some seconds
 _SLOW = {
     "deepseek-llm": (re.compile(rf"\s{{{_MOST_EQUAL + 1},}}"), "spaces"),
     "superbpe": (re.compile(rf"[0-9]{{{_MOST_EQUAL + 1},}}"), "digits"),
 }
-"""By the name of a pre-tokenizer: runs of characters for which llama.cpp's time grows with the square of the length."""
+"""By pre-tokenizer: the runs of characters for which llama.cpp's time grows with the square of their length."""
 
 
 def tokens_of(model: Model, text: Any, add_bos: bool, special: bool) -> list[int]:
     """The tokens of a text, however long its words are.
 
     Args:
-        model: the model whose tokens they are. It must stay open meanwhile.
+        model: the model with the vocabulary. It must stay open during the call.
         text: the text, in UTF-8.
-        add_bos: put BOS before it, if the model wants one.
-        special: read the names of special tokens in the text as these tokens.
+        add_bos: put BOS before the text, if the model wants it.
+        special: read the names of special tokens in the text as these tokens, and not as text.
 
     Raises:
         TypeError: the text is not bytes.
-        ValueError: the vocabulary has no tokens for it, or llama.cpp would run out of stack or of time.
+        ValueError: the vocabulary has no tokens for the text, or llama.cpp would run out of stack or of time.
     """
     if not isinstance(text, bytes):
         raise TypeError(f"the text is {type(text).__name__}, and must be bytes: encode it, as in text.encode()")

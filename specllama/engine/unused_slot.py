@@ -1,4 +1,4 @@
-"""A slot that finds out whether a text can begin: all of it is prepared and checked, and nothing is decoded."""
+"""A slot for checking a request: the text is prepared and checked as in other slots, but nothing is decoded."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 
-class TextBegins(Exception):  # noqa: N818  # it is no error: all is well until here
-    """What was asked can begin: its next step would decode."""
+class TextBegins(Exception):  # noqa: N818  # it is no error: the request has passed all checks
+    """Raised when a request has passed all checks: the next step would decode."""
 
 
 class UnusedSlot(Slot):
@@ -28,7 +28,7 @@ class UnusedSlot(Slot):
         super().__init__(engine.account, engine.model, Position())
 
     def require_alone(self, what: str) -> NoReturn:
-        """Called by what decodes by itself.
+        """Called by code that would decode by itself, such as mirostat.
 
         Raises:
             TextBegins: always.

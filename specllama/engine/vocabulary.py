@@ -1,4 +1,4 @@
-"""What is made of a model's vocabulary: grammars, and sequence breakers."""
+"""Objects that are made from a model's vocabulary: constraints of grammars, and DRY's sequence breakers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
 
 
 def end_tokens(model: Model) -> list[int]:
-    """The tokens that end a text. It takes a while to find them: ``model.once(end_tokens)``."""
+    """The tokens that end a text. The search takes a while, so call it by ``model.once(end_tokens)``."""
     return [token for token in range(model.n_vocab) if model.ends_text(token)]
 
 
 class _LastBreakers:
-    """Makes sequence breakers of texts, and remembers those of the last call."""
+    """Makes sequence breakers of texts, and keeps the last result for a call with the same texts."""
 
     def __init__(self, model: Model) -> None:
         self._vocab = model.vocab
@@ -51,17 +51,17 @@ class Gbnf:
     root: str = "root"
 
     def __post_init__(self) -> None:
-        """Raise TypeError unless both are texts."""
+        """Raise TypeError unless ``text`` and ``root`` are texts."""
         for name, text in (("grammar", self.text), ("root", self.root)):
             if not isinstance(text, str):
                 raise TypeError(f"{name}={text!r:.100} must be a text in GBNF, llama.cpp's language of grammars")
 
     def over(self, model: Model) -> _core.MaskConstraint:
-        """The grammar over the tokens of a model, at its beginning. An empty one allows everything, as in llama.cpp.
+        """The constraint over a model's tokens, at the beginning of a text. An empty grammar allows all.
 
         Raises:
             ClosedError: the model is closed.
-            ValueError: it is no GBNF, or llguidance cannot follow it.
+            ValueError: the text is no GBNF, or llguidance cannot follow the grammar.
         """
         if not self.text:
             return _core.MaskConstraint([], lambda recent: None)
@@ -74,12 +74,12 @@ class Gbnf:
 
 
 def sequence_breakers_of(model: Model, texts: tuple[str, ...]) -> _core.SequenceBreakers:
-    """The sequence breakers for these texts, in a model's tokens. The model remembers those of the last call.
+    """DRY's sequence breakers for these texts, in a model's tokens. The result is kept for a call with the same texts.
 
     Raises:
-        ValueError: a text that is empty or too long, or too many texts.
+        ValueError: a text is empty or too long, or there are too many texts.
     """
-    "".join(texts).encode()  # half of a surrogate pair, which C++ cannot read, is named here
-    # For a text of several characters, llama.cpp tokenizes what is left after its first token.
+    "".join(texts).encode()  # raises an error that names half of a surrogate pair, which C++ cannot read
+    # A text of several characters must be writable, because llama.cpp tokenizes a part of it.
     known = (text for text in texts if len(text) == 1 or not unwritable(model, text.encode(), special=False))
     return model.once(_LastBreakers)(tuple(known))

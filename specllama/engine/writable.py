@@ -1,8 +1,8 @@
-"""Finds texts that have no tokens. llama.cpp ends the process when it is asked to tokenize them.
+"""Finds texts that a vocabulary has no tokens for. llama.cpp aborts the process when it tokenizes such a text.
 
 A SentencePiece vocabulary writes unknown characters as tokens of single bytes. Some such vocabularies lack these
-tokens, and can only write texts of known characters. Other kinds of vocabularies have a token for unknown characters,
-or leave them out.
+tokens, and can only write texts of known characters. Vocabularies of other kinds have a token for unknown characters,
+or leave such characters out.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import llama_cpp
 
 from .model import Model
 
-_SPACE = "\u2581"  # stands for a space in these vocabularies
+_SPACE = "\u2581"  # stands for a space in SentencePiece vocabularies
 
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """The characters and bytes that a vocabulary can write, if it lacks tokens for some bytes."""
+    """The characters and bytes that a vocabulary can write. Only for a vocabulary that lacks tokens for some bytes."""
 
     characters: frozenset[str]
     num_bytes: frozenset[int]
     parsed: tuple[str, ...]
-    """The texts of tokens that are always looked for before anything else, the longest first."""
+    """The texts of user-defined tokens, the longest first. llama.cpp replaces them by tokens before anything else."""
     control: tuple[str, ...]
-    """The texts of tokens that are looked for if special tokens are wanted."""
+    """The texts of control tokens, the longest first. llama.cpp treats them alike, if special tokens are wanted."""
     begins_with_space: bool
 
 
 def _known(model: Model) -> list[_Known]:
-    """What the vocabulary can write, as a list of one; an empty list if it can write every text, as most can."""
+    """A list with the characters and bytes that the vocabulary can write; an empty list if it can write every text."""
     vocab = cast(Any, model.vocab)
     if llama_cpp.llama_vocab_type(vocab) != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
         return []

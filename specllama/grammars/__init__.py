@@ -1,4 +1,4 @@
-"""Grammars and JSON schemas: they are checked and converted here, before llama.cpp sees them."""
+"""Grammars and JSON schemas: checked and translated for llguidance, which says which tokens they allow."""
 
 from __future__ import annotations
 

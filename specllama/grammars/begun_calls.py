@@ -1,6 +1,6 @@
-"""Constrains calls of tools in a text. Nothing is forbidden until a call begins; then the call's grammar is enforced.
+"""Constrains tool calls in a text. All tokens are allowed until a call begins; then the call's grammar is enforced.
 
-A drafted token may begin a call; the drafted tokens after it follow the call's grammar.
+A drafted token may begin a call; the drafted tokens after this token then follow the call's grammar.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Beginning:
 
     Attributes:
         text: the text.
-        grammar: gives llguidance's grammar of what follows the text.
-        at_start: whether it begins a call only at the beginning of the answer.
+        grammar: gives llguidance's grammar of the rest of the call, which follows the text.
+        at_start: whether the text begins a call only at the beginning of the answer.
     """
 
     text: str
@@ -35,7 +35,7 @@ class Beginning:
 
 @dataclasses.dataclass(frozen=True)
 class BegunCalls:
-    """Optional calls, which are enforced once they have begun.
+    """The tool calls that an answer may contain. Once a call has begun, its grammar is enforced.
 
     Attributes:
         beginnings: the texts with which calls begin.
@@ -49,19 +49,19 @@ _Part = Literal["start", "words", "call"]
 
 @dataclasses.dataclass(frozen=True)
 class _State:
-    """The state of a position in a text."""
+    """The state at a place in a text."""
 
     part: _Part
     tail: bytes = b""
-    """The end of the text, if it may be the first part of a beginning."""
+    """The last bytes of the text, if they may be the first part of a `Beginning`."""
     run: Follower | None = None
-    """Follows the call that was begun."""
+    """Follows the call that was begun; None outside of calls."""
     count: int = 0
-    """How many tokens of the call there are."""
+    """How many tokens of the call `run` has followed."""
 
 
 class BegunMatcher:
-    """Says which tokens may come next in a text that may have calls in it. It is used for one generation."""
+    """Says which tokens may come next in a text that may contain tool calls. Used for one generation."""
 
     def __init__(self, vocabulary: SchemaVocabulary, calls: BegunCalls) -> None:
         self._vocabulary = vocabulary
@@ -72,7 +72,7 @@ class BegunMatcher:
         self._states = States(_State("start"), self._next)
 
     def may_begin(self, text: bytes) -> bool:
-        """Whether the text may begin with these bytes: it may begin with any, because only calls are constrained."""
+        """Whether the text may begin with these bytes. Always True, because only calls are constrained."""
         return True
 
     @in_llguidance()
@@ -90,7 +90,7 @@ class BegunMatcher:
         mask = matcher.compute_bitmask()
         may_end = matcher.is_accepting()
         forced = matcher.compute_ff_tokens()
-        if matcher.is_error() or matcher.is_stopped():  # no token can follow, or finding out would take too long
+        if matcher.is_error() or matcher.is_stopped():  # no token can follow, or computing the mask would take too long
             return None
         return (self._vocabulary.widened(mask, matcher) if forced else mask), may_end, forced[0] if forced else -1
 
@@ -100,14 +100,14 @@ class BegunMatcher:
         if state.run is None:
             return self._read(state.part, state.tail + self._vocabulary.name(token))
         state.run.back_to(state.count)
-        if not state.run.follow(token):  # a token that the caller has appended
+        if not state.run.follow(token):  # a token that is not allowed, which the caller has appended
             return state
         if state.run.matcher.is_stopped():  # the call is complete
             return _State("words")
         return dataclasses.replace(state, count=state.count + 1)
 
     def _read(self, part: _Part, text: bytes) -> _State:
-        """The state after ``text``, which follows what was read before in this part."""
+        """The state after ``text``: the tail of the state before, and the text of the new token."""
         if part == "start":
             words = text.lstrip()
             for mark, beginning in self._first.items():
@@ -122,9 +122,10 @@ class BegunMatcher:
         return self._begun(self._others[mark], text[place + len(mark) :])
 
     def _begun(self, beginning: Beginning, behind: bytes) -> _State:
-        """The state after the beginning of a call. ``behind``: what the same token has written after the beginning."""
+        """The state after a beginning of a call and ``behind``, the rest of the token that completes the beginning."""
         run = Follower(self._vocabulary.first(beginning.grammar()))
         tokens = self._vocabulary.tokens_of(behind)
-        if run.matcher.is_error() or not all(map(run.follow, tokens)):  # it is no call
+        # If the rest of the token does not fit the call's grammar, this is no call.
+        if run.matcher.is_error() or not all(map(run.follow, tokens)):
             return self._read("words", behind)
         return _State("words") if run.matcher.is_stopped() else _State("call", run=run, count=len(tokens))

@@ -1,7 +1,7 @@
-"""Constrains the answer behind a thought. The thought itself is free.
+"""Constrains the answer behind a thought (the reasoning of a model). The thought itself may be any text.
 
-The text may begin with a mark of a thought, or the prompt may have begun one. What the answer must be holds where the
-thought has ended, or from the first token if there is none.
+The text may begin with the mark of a thought, or the prompt may have begun a thought. The answer's constraint applies
+from the end of the thought, or from the first token if there is no thought.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .schema_matcher import SchemaVocabulary
 from .states import States
 
 Mask = tuple[bytes, bool, int]
-"""What ``SchemaMatcher`` returns."""
+"""The result of a ``SchemaMatcher``: mask, whether the text may end, and the forced token or -1."""
 
 
 class Matcher(Protocol):
     """Says which tokens may come next in an answer."""
 
     def __call__(self, recent: npt.NDArray[np.intc]) -> Mask | None:
-        """Which tokens may follow the tokens of the answer so far; None: all."""
+        """Which tokens may follow the tokens of the answer so far; None: all tokens."""
 
     def may_begin(self, text: bytes) -> bool:
         """Whether the answer may begin with this text."""
@@ -36,9 +36,9 @@ class Thought:
     """A thought before an answer.
 
     Attributes:
-        begin: the text that begins it.
-        end: the text that ends it.
-        is_begun: whether the prompt has begun it.
+        begin: the text that begins the thought (its mark).
+        end: the text that ends the thought.
+        is_begun: whether the prompt has begun the thought.
     """
 
     begin: str
@@ -51,11 +51,11 @@ class _Place:
     """A place in a text.
 
     Attributes:
-        part: where it is: ``before`` a thought that may come, in the ``thought``, in the ``answer`` behind it, or in an
-            answer that was begun ``at once``.
-        tail: the end of the text, if it may be a part of a mark.
-        first: how many tokens are before those of the answer.
-        rest: tokens of what the thought's last token has written behind the mark.
+        part: the part of the text: ``before`` a thought that may come, in the ``thought``, in the ``answer`` behind the
+            thought, or in an answer that has begun ``at once``, without a thought.
+        tail: the last bytes of the text, if they may be a part of a mark.
+        first: how many tokens come before the answer's first whole token.
+        rest: the beginning of the answer, as tokens, that the thought's last token has written behind the mark.
     """
 
     part: Literal["before", "thought", "answer", "at once"]
@@ -65,14 +65,14 @@ class _Place:
 
 
 class BehindThought:
-    """Says which tokens may come next in a thought and the answer behind it. It is used for one generation.
+    """Says which tokens may come next in a thought and in the answer behind it. Used for one generation.
 
     Args:
         vocabulary: the tokens.
         thought: the marks of the thought.
-        at_once: makes the matcher of a text without a thought. It must allow the mark that begins one.
+        at_once: makes the matcher of a text without a thought. It must also allow the mark that begins a thought.
         behind: makes the matcher of the answer behind the thought.
-        is_required: whether there must be an answer. Then the text may not end in the thought.
+        is_required: whether there must be an answer, so that the text may not end within the thought.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class BehindThought:
         self._places = States(_Place("thought" if thought.is_begun else "before"), self._next)
 
     def __call__(self, recent: npt.NDArray[np.intc]) -> Mask | None:
-        """Which tokens may follow the tokens generated so far; None: all."""
+        """Which tokens may follow the tokens generated so far; None: all tokens."""
         place = self._places.behind(recent)
         if place.part == "thought":
             return (self._in_thought(place.tail), False, -1) if self._is_required else None
@@ -103,7 +103,7 @@ class BehindThought:
         return self._at_once()(recent)
 
     def _mask(self, tail: bytes) -> bytes:
-        """All tokens but those that end the thought and then write what cannot begin the answer."""
+        """The mask in a thought: all tokens but those that end it and add bytes that cannot begin the answer."""
         may_begin = self._behind().may_begin
         across = self._vocabulary.across(self._end, tail)
         return self._vocabulary.free([token for rest in across if not may_begin(rest) for token in across[rest]])
@@ -124,6 +124,6 @@ class BehindThought:
 
 
 def _begun(text: bytes, mark: bytes) -> bytes:
-    """The end of a text, as far as it is a beginning of the mark."""
+    """The longest end of a text that is a beginning of the mark, but not the whole mark."""
     sizes = range(min(len(text), len(mark) - 1), 0, -1)
     return next((mark[:size] for size in sizes if text.endswith(mark[:size])), b"")

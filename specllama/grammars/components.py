@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 
 def components(leads_to: Sequence[Sequence[int]]) -> Iterator[set[int]]:
-    """The strongly connected components, each after those that it leads to (Tarjan 1972, without recursion).
+    """The strongly connected components, each after the components that it leads to (Tarjan 1972, without recursion).
 
     Args:
-        leads_to: for each rule, the numbers of rules that it leads to. Numbers below 0 lead nowhere.
+        leads_to: for each rule, the numbers of the rules that it leads to. Numbers below 0 are ignored.
     """
     order: dict[int, int] = {}
     lowest: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Follows a text with a matcher of llguidance, and goes back in it."""
+"""Follows a text with a matcher of llguidance, and goes back to earlier places of the text."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from llguidance import LLMatcher
 class Follower:
     """A matcher at the end of a text, which can go back.
 
-    Matchers of llguidance can go back by themselves. But since 1.5.1 a matcher keeps its last mask, under a key that a
-    place in another continuation of the text may have, too, and going back does not drop this mask. So this class goes
-    back to a copy of a matcher that has never computed a mask. That one follows the text behind, up to the last place
-    that was gone back to.
+    Matchers of llguidance can go back by themselves. But since 1.5.1 a matcher keeps its last mask, and going back does
+    not drop this mask: a place in another continuation of the text could get it, too. So this class goes back by
+    copying a second matcher, which has never computed a mask and stands at the last place that was gone back to.
 
     Args:
-        first: the matcher at the beginning of the text. It must have computed no mask, and stays as it is.
+        first: a matcher at the beginning of the text, which has computed no mask. It is copied, and stays as it is.
 
     Attributes:
         matcher: the matcher at the end of the text. It is another object after going back.
@@ -30,14 +29,14 @@ class Follower:
         return len(self._tokens)
 
     def follow(self, token: int) -> bool:
-        """Follow a token. Returns whether it may come next; if not, it is passed over."""
+        """Follow a token. Returns whether the token may come next. If not, the matcher stays where it is."""
         followed: bool = self.matcher.try_consume_tokens([token]) == 1
         if followed:
             self._tokens.append(token)
         return followed
 
     def back_to(self, count: int) -> None:
-        """Go back to the first `count` tokens, if there are more."""
+        """Go back to the place after the first `count` tokens. Does nothing if no more tokens were followed."""
         if count >= len(self._tokens):
             return
         if count < self._num_behind:

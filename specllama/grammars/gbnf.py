@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import NoReturn, TypeAlias, Union
 
 _LAST = 0x10FFFF
-_HALVES = (0xD800, 0xDFFF)  # of surrogate pairs
-_MOST_SHOWN = 40  # characters
+_HALVES = (0xD800, 0xDFFF)  # the first and last code of halves of surrogate pairs
+_MOST_SHOWN = 40  # the most characters of a grammar in an error message
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 _TIMES: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _NAME = re.compile(r"[a-zA-Z0-9-]+")
@@ -25,18 +25,18 @@ _CHARACTER = re.compile(
 _TOKEN = re.compile(r"!?(?:<\[([0-9]+)\]>|(<[^>]*>))")
 
 Characters: TypeAlias = tuple[tuple[int, int], ...]
-"""Ranges of code points, each with its first and last one."""
+"""A character in one of these ranges of code points. A range has its first and its last code point."""
 Item: TypeAlias = Union[Characters, int, "Repeated", "Token"]
-"""An int is the number of a rule."""
+"""One part of an alternative. An int is the number of a rule that it refers to."""
 Way: TypeAlias = list[Item]
-"""Items that follow each other."""
+"""An alternative: items that follow each other."""
 Rule: TypeAlias = list[Way]
-"""The alternatives."""
+"""The alternatives of a rule."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Repeated:
-    """An item that comes at least and at most so many times; None: there is no limit."""
+    """An item that comes at least `least` and at most `most` times; None: there is no limit."""
 
     item: Characters | int | Token | Repeated
     least: int
@@ -45,24 +45,24 @@ class Repeated:
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-    """A token by its id or its text, or any other token."""
+    """A token, named by its id or its text; if `is_other`, any token but this one."""
 
     named: int | str
     is_other: bool
 
 
 class Reader:
-    """The rules of a grammar. Groups are rules of their own.
+    """Reads the rules of a grammar. Groups in parentheses become rules without names.
 
     Args:
         text: the grammar.
 
     Attributes:
         rules: the alternatives of each rule, by its number.
-        numbers: the numbers of the rules that have names.
+        numbers: the numbers of rules, by name.
 
     Raises:
-        ValueError: it is no GBNF. The message names the rule and the line.
+        ValueError: the text is no GBNF. The message names the rule and the line.
     """
 
     def __init__(self, text: str) -> None:
@@ -70,7 +70,7 @@ class Reader:
         self.numbers: dict[str, int] = {}
         self._text, self._at, self._rule = text, 0, ""
         self._groups: set[int] = set()
-        self._places: dict[str, int] = {}  # by the name of a rule: where the name comes first
+        self._places: dict[str, int] = {}  # by the name of a rule: the place in the text where the name comes first
         self._skip(_SPACE)
         defined = set()
         while self._here():
@@ -97,7 +97,7 @@ class Reader:
         """The alternatives of a rule, up to its end. Groups may be nested as deep as memory allows."""
         outer: list[Rule] = []
         rule: Rule = [[]]
-        size = 0  # how many of the last items a repetition would repeat
+        size = 0  # how many of the last items a repetition operator here would repeat
         while one := self._here():
             if one == "|":
                 self._step()
@@ -129,7 +129,7 @@ class Reader:
         return rule
 
     def _items(self, one: str) -> Way | None:
-        """What begins here with this character; None: the rule ends."""
+        """The items that begin here, with the character `one`; None if the rule ends here."""
         if one == '"':
             return [_character(each) for each in self._codes(self._take(_LITERAL, 'a closing "'), 1)]
         if one == "[":
@@ -149,12 +149,12 @@ class Reader:
             is_range = at + 2 < len(codes) and dashes[at + 1]
             ranges.append((codes[at], codes[at + 2] if is_range else codes[at]))
             at += 3 if is_range else 1
-        if not ranges:  # for llama.cpp this is the empty text
+        if not ranges:  # an empty class, which for llama.cpp is the empty text
             return []
         return [_others(ranges) if found[1] else _real(ranges)]
 
     def _codes(self, found: re.Match[str], group: int) -> list[int]:
-        """The characters of a literal or a class."""
+        """The code points of the characters in a literal or a class, with escapes resolved."""
         codes, at = [], found.start(group)
         while at < found.end(group):
             one = _CHARACTER.match(self._text, at, found.end(group))
@@ -182,14 +182,14 @@ class Reader:
         return [] if most == 0 else [Repeated(item, least, most)]
 
     def _folded(self, rule: Rule) -> Rule:
-        """A group. llama_cpp writes a{0,3} as (a (a (a)?)?)?, hundreds of them: they become one repetition again."""
+        """A group's rule. llama_cpp writes a{0,3} as (a (a (a)?)?)?, even hundreds deep: it becomes one `Repeated`."""
         last = rule[0][-1] if len(rule) == 1 and rule[0] else None
         if isinstance(last, Repeated) and last.least == 0 and last.most and self._ways(last.item) == [rule[0][:-1]]:
             return [[Repeated(last.item, 1, last.most + 1)]]
         return rule
 
     def _ways(self, item: Item) -> Rule:
-        """The alternatives of a group, or the item alone."""
+        """The alternatives of an item that is a group; for any other item, one alternative with the item alone."""
         return self.rules[item] if isinstance(item, int) and item in self._groups else [[item]]
 
     def _times(self, in_group: bool) -> tuple[int, int | None]:
@@ -255,7 +255,7 @@ def _character(code: int) -> Characters:
 
 
 def _real(ranges: Sequence[tuple[int, int]]) -> Characters:
-    """The ranges without what no text has: the null character, and halves of surrogate pairs."""
+    """The ranges without codes that no text has: the null character, and halves of surrogate pairs."""
     found = []
     for first, last in ranges:
         for low, high in ((max(first, 1), min(last, _HALVES[0] - 1)), (max(first, _HALVES[1] + 1), min(last, _LAST))):
@@ -265,7 +265,7 @@ def _real(ranges: Sequence[tuple[int, int]]) -> Characters:
 
 
 def _others(ranges: Sequence[tuple[int, int]]) -> Characters:
-    """All characters but these."""
+    """All characters but those in these ranges."""
     found, at = [], 0
     for first, last in sorted(each for each in ranges if each[0] <= each[1]):
         if first > at:

@@ -1,4 +1,4 @@
-"""Writes GBNF for a whole text of which a grammar says only the last part: the answer behind a thought."""
+"""Writes GBNF for a whole text (a thought, then an answer) of which a given grammar describes only the answer."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def gbnf_behind(
     opening: str = "",
     others: Sequence[str] = (),
 ) -> tuple[str, str]:
-    """GBNF of the text, and the name of its first rule.
+    """The GBNF of the whole text, and the name of its first rule.
 
     Args:
-        text: the grammar of the answer.
-        root: the name of its first rule.
-        thought: the thought that may come before the answer; None if none can.
+        text: the grammar of the answer, in GBNF.
+        root: the name of that grammar's first rule.
+        thought: the marks of the thought that may come before the answer; None if there can be no thought.
         between: the text between the thought's end and the answer.
         opening: the text that begins the answer.
-        others: texts with which something else may begin in place of the answer; what follows them is free.
+        others: texts that may come in place of the answer; any text may follow each of them.
     """
     name = "whole"
     while name in text or name == root:
@@ -39,11 +39,11 @@ def gbnf_behind(
         rules |= _up_to(thought.end, name, f"{_literal(between)} {_BLANKS} {name}-answer")
         start = f"{name}-0" if thought.is_begun else f"{_literal(thought.begin)} {name}-0 | {name}-answer"
     written = "\n".join(f"{each} ::= {rule}" for each, rule in {name: start, **rules}.items())
-    return f"{text}\n{written}", name  # so that the lines of the text keep their numbers
+    return f"{text}\n{written}", name  # the given grammar comes first, so that error messages name its own line numbers
 
 
 def _up_to(mark: str, name: str, behind: str) -> dict[str, str]:
-    """Rules of any text up to the first `mark`. Rule number n stands where the last n characters are of the mark."""
+    """Rules of any text up to the first `mark`. Rule n applies where the last n characters are the mark's first n."""
     rules = {}
     for number in range(len(mark)):
         ways = {each: _begun(mark[:number] + each, mark) for each in dict.fromkeys(mark)}
@@ -57,7 +57,7 @@ def _up_to(mark: str, name: str, behind: str) -> dict[str, str]:
 
 
 def _begun(text: str, mark: str) -> int:
-    """How many characters at the end of a text are a beginning of the mark."""
+    """How many characters at the end of a text are a beginning of the mark, at most."""
     return next(size for size in range(min(len(text), len(mark)), -1, -1) if text.endswith(mark[:size]))
 
 

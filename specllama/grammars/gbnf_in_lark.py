@@ -1,8 +1,8 @@
-"""Writes the rules of GBNF for llguidance, which then allows the same texts as llama.cpp.
+"""Translates a GBNF grammar into llguidance's language (Lark), so that it allows the same texts as in llama.cpp.
 
-Of its own lexemes, llguidance takes the longest that fits; llama.cpp follows every reading. It is the same if a lexeme
-is one character, or the whole text. So rules that do not refer to themselves become one regular expression, and others
-become rules of single characters.
+llguidance divides a text into lexemes, and always takes the longest lexeme that fits; llama.cpp follows every reading.
+Both allow the same texts if each lexeme is one character, or the whole text. So a grammar whose rules do not refer to
+themselves becomes one regular expression, and any other grammar becomes rules of single characters.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from collections.abc import Callable, Iterator, Sequence
 from .components import components
 from .gbnf import Characters, Item, Reader, Repeated, Rule, Token, Way
 
-_MOST_DEEP = 300  # rules that refer to one another: llguidance recurses, and 400 need a stack of 1 MB
-_MOST_GROUPS = 40  # nested in each other, in a regular expression
-_LONGEST = 1_000_000  # characters of regular expressions
-_MOST_STATES = 10_000  # that are added for right recursion
+_MOST_DEEP = 300  # the most rules nested in each other: llguidance recurses, and 400 need a stack of 1 MB
+_MOST_GROUPS = 40  # the most groups nested in each other in a regular expression
+_LONGEST = 1_000_000  # the most characters of all rules' regular expressions together
+_MOST_STATES = 10_000  # the most rules that are added to replace one circle of right-recursive rules
 _NEVER: Characters = ((0, 0),)  # the null character, which no token writes
-_OPTIONS = '%llguidance {"no_forcing": true}\n'  # else only one token would be allowed where one text is
+_OPTIONS = '%llguidance {"no_forcing": true}\n'  # else llguidance allows one token where one text may follow
 
 
 def in_lark(text: str, root: str, token: Callable[[str], int]) -> str:
-    """Write a GBNF grammar in the language of llguidance.
+    """Translate a GBNF grammar into the language of llguidance.
 
     Args:
         text: the grammar.
-        root: the name of the rule with which it begins.
-        token: gives the token with a text that is written <text>. It raises a ValueError if there is none.
+        root: the name of the rule with which the grammar begins.
+        token: gives the id of a token that the grammar names as <text>. Raises ValueError if there is no such token.
 
     Raises:
-        ValueError: it is no GBNF, or it nests its rules too deep.
+        ValueError: the text is no GBNF, or nests its rules too deep.
     """
     reader = Reader(text)
     if root not in reader.numbers:
@@ -51,7 +51,7 @@ def in_lark(text: str, root: str, token: Callable[[str], int]) -> str:
 
 
 def _rule_in(item: Item) -> int | None:
-    """The rule to which an item refers."""
+    """The number of the rule to which an item refers; None if it refers to no rule."""
     while isinstance(item, Repeated):
         item = item.item
     return item if isinstance(item, int) else None
@@ -62,10 +62,10 @@ def _uses(rule: Rule) -> Iterator[int]:
 
 
 def _with_loops(rules: Sequence[Rule], first: int) -> list[Rule]:
-    """The rules with loops in place of right recursion, which would take time that grows with the text's square.
+    """The rules with left recursion or repetition in place of right recursion, whose time grows with the text's square.
 
-    Rules that end with one another are states of an automaton. It is read from its beginning: for each state, there is
-    a rule of the texts that lead to it.
+    Rules that end with each other in a circle are the states of an automaton. They are turned around: for each state,
+    a new rule gives the texts that lead from the entry to this state.
     """
     rules = [[ending for way in rule for ending in _endings(way)] for rule in rules]
     tails = [[way[-1] for way in rule if way and isinstance(way[-1], int)] for rule in rules]
@@ -89,7 +89,7 @@ def _with_loops(rules: Sequence[Rule], first: int) -> list[Rule]:
 
 
 def _endings(way: Way) -> list[Way]:
-    """An alternative; two, if it ends with an optional rule."""
+    """The alternative itself; two alternatives, with and without its last item, if that item is an optional rule."""
     last = way[-1] if way else None
     if isinstance(last, Repeated) and isinstance(last.item, int) and (last.least, last.most) == (0, 1):
         return [way[:-1], [*way[:-1], last.item]]
@@ -97,7 +97,7 @@ def _endings(way: Way) -> list[Way]:
 
 
 def _automaton(rules: list[Rule], members: set[int], entry: int) -> Rule:
-    """The alternatives of a rule by which members of a circle are entered. Adds rules of the texts before each."""
+    """The alternatives of a rule by which a circle is entered. Adds, for each member, a rule of the texts before it."""
     if len(members) == 1:
         turns = [way[:-1] for way in rules[entry] if way and way[-1] == entry and len(way) > 1]
         rules.append(turns)
@@ -117,7 +117,7 @@ def _automaton(rules: list[Rule], members: set[int], entry: int) -> Rule:
 
 
 def _order(rules: Sequence[Rule], first: int) -> list[int]:
-    """The rules that are needed, each behind those that it refers to."""
+    """The rules that the first rule needs. Each comes after the rules that it refers to, except in a circle."""
     needed, waiting = {first}, [first]
     while waiting:
         for number in set(_uses(rules[waiting.pop()])) - needed:
@@ -128,7 +128,7 @@ def _order(rules: Sequence[Rule], first: int) -> list[int]:
 
 
 def _depth(rules: Sequence[Rule], first: int, step: int) -> int:
-    """How deep rules are nested. In each rule the names are followed from the first (step 1) or the last (step -1)."""
+    """How deep rules are nested. References in a rule are followed from the first on (step 1) or from the last (-1)."""
     seen, deepest = {first}, 1
     path = [iter([*_uses(rules[first])][::step])]
     while path:
@@ -143,8 +143,8 @@ def _depth(rules: Sequence[Rule], first: int, step: int) -> int:
 
 
 def _as_regex(rules: Sequence[Rule], order: Sequence[int]) -> str | None:
-    """The regular expression of the last of these rules; None if there is none, or if it is too long."""
-    known: dict[int, tuple[str, int]] = {}  # by rule: its expression, and how deep groups are nested in it
+    """The last rule in `order` as one regular expression; None if there is none, or it is too long or too deep."""
+    known: dict[int, tuple[str, int]] = {}  # by rule: its expression, and the depth of its groups
     length = 0
 
     def of(item: Item) -> tuple[str, int] | None:
@@ -191,7 +191,7 @@ def _times(item: Repeated) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _characters(ranges: Characters) -> str:
-    """The regular expression of a character in ranges."""
+    """The regular expression of one character in one of these ranges."""
     parts = [_code(first) if first == last else f"{_code(first)}-{_code(last)}" for first, last in ranges or _NEVER]
     return parts[0] if len(parts) == 1 and "-" not in parts[0] else f"[{''.join(parts)}]"
 

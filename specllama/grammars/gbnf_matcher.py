@@ -19,13 +19,13 @@ from .schema import reason_of
 from .schema_matcher import SchemaPieces
 from .states import States
 
-_MOST_KEPT = 16  # matchers of the last grammars, at their beginnings
-_MOST_FORCED = 1000  # if more tokens than about this may come next, nobody checks whether all begin one text
-_UNSHOWN = b"\xff"  # before the name of a token that adds nothing to a text
-# Bytes that are often allowed, the usual ones first. If two of them are allowed, no token is forced, which is found out
-# without a mask. If not, few tokens are allowed, and a mask takes no time.
+_MOST_KEPT = 16  # the most grammars whose matchers, at the beginning of the text, are kept
+_MOST_FORCED = 1000  # with more tokens in a mask (about), it is not checked whether all of them begin one text
+_UNSHOWN = b"\xff"  # precedes the name of a token that adds nothing to a text
+# Bytes that are often allowed, the most usual ones first. If two of these bytes are allowed, no token is forced, and no
+# mask is needed to know it. If not, few tokens are allowed, and computing a mask is quick.
 _FIRST = b' "ea1\n,.tcsnymopbdfgrw0-([{<}])=:ATI\xe2\xc3'
-# Rules of single characters take many steps, each of which takes less than a microsecond.
+# Limits above the defaults: rules of single characters take many steps, each of less than a microsecond.
 _LIMITS = LLParserLimits(
     max_items_in_row=50_000,
     initial_lexer_fuel=30_000_000,
@@ -36,9 +36,9 @@ _LIMITS = LLParserLimits(
 
 
 class GbnfVocabulary:
-    """A model's tokens in the form that grammars need. It is made once for a model, because it takes a while.
+    """A model's tokens in the form that grammars need. Made once for a model, because that takes a while.
 
-    As in llama.cpp, a grammar takes special tokens by their names.
+    As in llama.cpp, a grammar reads a special token as the text of its name.
     """
 
     def __init__(self, vocab: int) -> None:
@@ -48,7 +48,7 @@ class GbnfVocabulary:
         special.difference_update(self.ends)
         named = (piece[1:] if token in special else piece for token, piece in enumerate(pieces))
         self.tokens = [_UNSHOWN + piece if b"\0" in piece else piece for piece in named]
-        if not self.ends:  # llguidance needs one
+        if not self.ends:  # llguidance needs a token that ends a text
             self.tokens.append(_UNSHOWN + b"<end>")
         as_pieces = SchemaPieces(self.tokens, self.ends[0] if self.ends else len(self.tokens) - 1)
         self._tokenizer = LLTokenizer(TokenizerWrapper(as_pieces), slices=[])
@@ -56,7 +56,7 @@ class GbnfVocabulary:
 
     @in_llguidance()
     def _first(self, text: str, root: str) -> LLMatcher:
-        """The matcher at the beginning of a grammar. It must be copied before it is used."""
+        """Make the matcher at the beginning of a grammar. Callers copy it, because it is kept."""
         matcher = LLMatcher(self._tokenizer, in_lark(text, root, self._named), log_level=0, limits=_LIMITS)
         if matcher.is_error():
             raise ValueError(f"llguidance cannot follow this grammar ({reason_of(matcher)}): simplify it")
@@ -73,7 +73,7 @@ class GbnfVocabulary:
 
     @functools.cached_property
     def probes(self) -> list[int]:
-        """Tokens of which each is one byte that a text often goes on with."""
+        """The tokens of single bytes in `_FIRST`, which texts often go on with."""
         single = {piece: token for token, piece in enumerate(self.tokens) if len(piece) == 1}
         return [single[piece] for piece in (bytes([byte]) for byte in _FIRST) if piece in single]
 
@@ -82,14 +82,14 @@ class GbnfVocabulary:
         """The constraint at the beginning of a grammar.
 
         Raises:
-            ValueError: it is no GBNF, or llguidance cannot follow it.
+            ValueError: the text is no GBNF, or llguidance cannot follow the grammar.
         """
         matcher = GbnfMatcher(self, self.first(text, root))
         return _core.MaskConstraint(self.ends, matcher, matcher.allowed, self.probes)
 
 
 class GbnfMatcher:
-    """Says which tokens may come next in a text.
+    """Says which tokens may come next in a text that follows a grammar.
 
     From call to call the text may grow, get shorter or end in other tokens, because drafted tokens may be rejected.
 
@@ -109,11 +109,11 @@ class GbnfMatcher:
         """Which tokens may follow the tokens generated so far.
 
         Returns:
-            A bit for each token, the lowest first; whether the text may end; the token that begins the only text that
-            may come next, or -1.
+            A bit for each token, the lowest bit of a byte first; whether the text may end; and, if only one text may
+            come next, the token with which it begins, else -1.
 
         Raises:
-            ValueError: finding out would take too long.
+            ValueError: computing the answer would take too long.
         """
         matcher = self._behind(recent)
         mask, may_end = matcher.compute_bitmask(), matcher.is_accepting()
@@ -122,10 +122,10 @@ class GbnfMatcher:
 
     @in_llguidance()
     def allowed(self, recent: npt.NDArray[np.intc], tokens: Sequence[int]) -> bytes:
-        """For each of these tokens 1 if it may follow the tokens generated so far, else 0.
+        """For each token in `tokens`, 1 if it may follow the tokens generated so far, else 0.
 
         Raises:
-            ValueError: finding out would take too long.
+            ValueError: computing the answer would take too long.
         """
         matcher = self._behind(recent)
         ends, may_end, validate = self._ends, matcher.is_accepting(), matcher.validate_tokens
@@ -138,14 +138,14 @@ class GbnfMatcher:
         return self._follower.matcher
 
     def _next(self, count: int, token: int, _: int) -> int:
-        """How many tokens of the text were followed. A token that is not allowed, or ends the text, is passed over."""
+        """How many tokens are followed, with this token. Tokens that are not allowed, or end a text, are skipped."""
         if token in self._ends or not 0 <= token < len(self._vocabulary.tokens):
             return count
         self._follower.back_to(count)
         return count + self._follower.follow(token)
 
     def _only_text(self, mask: bytes) -> int:
-        """The token that writes most of the only text that may come next; -1 if there is a choice."""
+        """If only one text may come next, the token that writes most of it; -1 if several texts may."""
         words = np.frombuffer(mask, np.uint32)
         some = np.flatnonzero(words)
         if len(some) > _MOST_FORCED:
@@ -153,7 +153,7 @@ class GbnfMatcher:
         place, bit = np.nonzero(np.unpackbits(words[some, None].view(np.uint8), axis=1, bitorder="little"))
         tokens = 32 * some[place] + bit
         pieces = [(self._vocabulary.tokens[token], token) for token in tokens.tolist() if token not in self._ends]
-        # Of two equal tokens the later one is the usual one, because tokens for single bytes come first.
+        # Of two tokens with the same text, the later one is the usual one: tokens for single bytes come first.
         text, longest = max(pieces, key=lambda one: (len(one[0]), one[1]), default=(b"", -1))
         return int(longest) if all(text.startswith(piece) for piece, _ in pieces) else -1
 

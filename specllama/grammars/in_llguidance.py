@@ -1,7 +1,7 @@
 """Makes sure that no thread is in llguidance while the interpreter ends.
 
 llguidance releases the GIL while it computes. If the interpreter ends meanwhile, Python (up to 3.13) ends the thread by
-``pthread_exit`` when it wants the GIL back. That unwinds through Rust, and the process dies.
+``pthread_exit`` when the thread wants the GIL back. ``pthread_exit`` unwinds through Rust, and the process dies.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Iterator
 
-_LONGEST_WAIT = 3.0  # seconds
+_LONGEST_WAIT = 3.0  # the most seconds that the end of the interpreter waits for calls
 
 
 class _Calls:
     """The calls of llguidance that are under way.
 
-    There is no Condition: its methods are Python code, and Ctrl-C in one of them would leave it locked for good.
+    No Condition is used: its methods are Python code, and Ctrl-C in one of them would leave the lock locked for good.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class _Calls:
 
     @contextlib.contextmanager
     def one(self) -> Iterator[None]:
-        """A block in which llguidance is called. Once the interpreter ends, no other thread gets in."""
+        """A block in which llguidance is called. Once the interpreter ends, only the ending thread can enter."""
         while not self._has_entered():
             time.sleep(_LONGEST_WAIT)
         try:
@@ -44,7 +44,7 @@ class _Calls:
             return may_enter
 
     def end(self) -> None:
-        """Let no other thread in any more, and wait for those that are in."""
+        """Called when the interpreter ends: let no other thread enter a block, and wait for threads within."""
         with self._lock:
             self._ended_by = threading.get_ident()
         last = time.monotonic() + _LONGEST_WAIT
@@ -56,4 +56,4 @@ _calls = _Calls()
 atexit.register(_calls.end)
 
 in_llguidance = _calls.one
-"""A block, or a decorator, within which llguidance may be called."""
+"""A context manager, also usable as a decorator, for all code that calls llguidance."""

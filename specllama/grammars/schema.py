@@ -1,4 +1,4 @@
-"""Has llguidance enforce JSON schemas: the whole schema, or an error that says why not."""
+"""Has llguidance enforce a whole JSON schema, or raises an error that says why it cannot."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from .in_llguidance import in_llguidance
 from .schema_limits import schemas, too_much_for_matcher
 
-_LONGEST_REASON = 200  # characters; the reason quotes the schema, at its beginning or its end
-# At most one blank is allowed, after a comma or a colon. If blanks were allowed anywhere, llguidance would allow any
-# number of them, whatever the pattern is, and a model could write blanks until its tokens are used up.
-# A schema's own "x-guidance" does not change these options.
+_LONGEST_REASON = 200  # the most characters of a reason from llguidance, which may quote the whole schema
+# llguidance's options for schemas. At most one blank is allowed, after a comma or a colon. If blanks were allowed
+# anywhere, llguidance would allow any number of them, whatever the pattern is, and a model could write blanks until its
+# tokens are used up. A schema's own "x-guidance" does not change these options.
 _OPTIONS: Any = {
     "whitespace_flexible": False,
     "whitespace_pattern": None,
@@ -25,16 +25,16 @@ _OPTIONS: Any = {
     "lenient": False,
     "coerce_one_of": False,
 }
-# An object with 500 optional properties may go on in 2000 ways, which is the default limit. A list of 100,000 values
-# takes 25 times as much fuel as the default. Work is limited separately.
+# Limits above the defaults. An object with 500 optional properties may go on in 2000 ways, the default limit. A list of
+# 100,000 values takes 25 times as much fuel as the default. `schema_limits` limits the work.
 LIMITS = LLParserLimits(max_items_in_row=50_000, initial_lexer_fuel=30_000_000)
-_BYTES = LLTokenizer("byte")  # the smallest vocabulary, which is enough to find out whether a schema can be followed
-_COMBINING = ("anyOf", "oneOf", "allOf", "$ref", "properties")  # if several are there, no one alone has all properties
+_BYTES = LLTokenizer("byte")  # a vocabulary of single bytes, which is enough to see whether a schema can be followed
+_COMBINING = ("anyOf", "oneOf", "allOf", "$ref", "properties")  # with several of these, none alone names all properties
 _OTHERS = ("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "minProperties")
 
 
 class NotEnforcedError(ValueError):
-    """Raised if llguidance cannot enforce a schema. The message says why."""
+    """Raised if llguidance cannot enforce the whole schema. The message says why."""
 
 
 class SchemaGrammar(LlamaGrammar):
@@ -51,8 +51,8 @@ class SchemaGrammar(LlamaGrammar):
 def matched_schema(text: str) -> str:
     """The grammar by which llguidance enforces a whole schema.
 
-    Objects have the properties that the schema names. They have others only if the schema says so, because a model
-    could add properties forever. llama_cpp's grammars of schemas allow no others either.
+    Objects may have the properties that the schema names. They may have other properties only if the schema says so,
+    because a model could add properties forever. llama_cpp's grammars of schemas allow no other properties either.
 
     Args:
         text: the schema as JSON.
@@ -74,7 +74,7 @@ def matched_schema(text: str) -> str:
 
 
 def reason_of(matcher: LLMatcher) -> str:
-    """Why a matcher has stopped at a place where the text may not end."""
+    """Why a matcher has stopped although the text may not end there, in words for messages."""
     error = matcher.get_error()
     is_over = error.partition("\n")[0] in ("", "NoExtension", "NoExtensionBias")
     return "no answer would be valid" if is_over else _cut(error)
@@ -90,22 +90,23 @@ def _checked(text: str) -> str:
     if not matcher.is_error():
         matcher.compute_bitmask()
     warnings = [] if matcher.is_error() else matcher.get_grammar_warnings()
-    if matcher.is_stopped() or warnings:  # after an error, too
+    if matcher.is_stopped() or warnings:  # is_stopped: also after an error
         raise NotEnforcedError(f"llguidance says: {_cut('; '.join(warnings)) or reason_of(matcher)}")
     return grammar
 
 
 def _cut(message: str) -> str:
-    """A message in one line, cut to a length. All lines are kept but carets, which mark a place in the line above."""
+    """A message in one line, cut to a length. Only carets are dropped, which mark a place in the line above."""
     text = ascii(" ".join(word for word in message.split() if word.strip("^")))[1:-1]
     half = _LONGEST_REASON // 2
     return text if len(text) <= _LONGEST_REASON else f"{text[:half]} ... {text[-half:]}"
 
 
 def _close(schema: dict[str, Any]) -> bool:
-    """Close the objects in a schema: they get no other properties. Returns whether there are any.
+    """Forbid, in a schema's objects, all properties that it does not name. Returns whether there are such objects.
 
-    If several schemas apply to one object, they are left as they are: one may require what another does not name.
+    If several schemas apply to one object, nothing is changed: one of them may require a property that only another
+    names.
     """
     parts = list(schemas(schema))
     if any(map(_combines_schemas, parts)):

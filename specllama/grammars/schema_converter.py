@@ -1,4 +1,4 @@
-"""llama_cpp's converter of JSON schemas, which is stopped before its grammar takes all memory."""
+"""llama_cpp's converter from JSON schemas to grammars, stopped before a grammar takes all memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from llama_cpp.llama_grammar import STRING_FORMAT_RULES, SchemaConverter
 
-_LONGEST = 20_000_000  # characters
-_OF_EACH = 16  # characters around each repeated thing
-_OF_VISIT = 100  # characters for each visit of a part; a part that is referred to may be visited again and again
-_MOST_SHOWN = 20  # digits
-_PRECEDE = {"oneOf", "anyOf", "const", "enum"}  # if one is there, the converter ignores everything else
+_LONGEST = 20_000_000  # the most characters of a grammar, by the estimates below
+_OF_EACH = 16  # characters that are counted around each repeated item
+_OF_VISIT = 100  # characters that are counted for each visit of a part; references may lead to many visits
+_MOST_SHOWN = 20  # the most digits of a number in an error message
+_PRECEDE = {"oneOf", "anyOf", "const", "enum"}  # beside one of these keys, the converter ignores all others
 _OBJECT = {"properties", "additionalProperties", "allOf"}
 
 
@@ -39,10 +39,10 @@ def grammar_of_schema(schema: str) -> str:
 
 
 def _repeated(schema: dict[str, Any]) -> tuple[tuple[str, ...], str]:
-    """The keys of this schema by which the converter repeats a thing, and what the thing refers to.
+    """The keys of a schema by which the converter repeats an item, and the reference of the item (empty: none).
 
-    The converter looks at keys in this order. Keys that it ignores, such as a ``maxLength`` beside a ``format``, must
-    not count.
+    The checks have the order of the converter's own. Keys that the converter ignores, such as a ``maxLength`` beside a
+    ``format``, are left out.
     """
     kind, items = schema.get("type"), schema.get("items")
     if schema.get("$ref") is not None or _PRECEDE & schema.keys() or isinstance(kind, list):
@@ -61,7 +61,7 @@ def _has_format(name: Any) -> bool:
 
 
 class _Converter(SchemaConverter):
-    """A converter that counts what it writes, and checks the length of repetitions before they are written."""
+    """A converter that counts the characters that it writes, and counts repetitions before it writes them out."""
 
     def __init__(self) -> None:
         settings = {"prop_order": {}, "allow_fetch": False, "dotall": False, "raw_pattern": False}

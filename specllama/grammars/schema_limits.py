@@ -1,4 +1,4 @@
-"""Finds schemas that llguidance must not get: it would follow them wrongly, or hang or end the process."""
+"""Finds schemas that llguidance must not get: it would follow them wrongly, or hang, or crash the process."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 
 from llguidance import LLMatcher
 
-# The most characters of a schema without its lists of values. 10,000 optional properties take llguidance 15 s.
+# The most characters of a schema, without values in its lists (enum). 10,000 optional properties take llguidance 15 s.
 _LONGEST = 100_000
-_LONGEST_VALUE = 1000  # characters: a longer one counts as no value in a list
-_LONGEST_VALUES = 5_000_000  # characters of all values in lists: 100,000 of them take a second
-_MOST_REPETITIONS = 20_000  # llguidance writes them out: a million take 15 s and 1 GB, a billion all memory
-_DEEPEST = 300  # the depths of all references together: llguidance follows them by recursion. 480 need a stack of 1 MB
-_LARGEST_MULTIPLE = 10_000  # the least common multiple of all multipleOf: their automaton has as many states
-_LARGEST = 2**53  # llguidance rounds larger numbers; -2**63 ends the process
-_LARGEST_OF_64_BITS = 2**63 - 1  # as a maximum it is right, and usual
-# The keys of a schema that hold schemas. The value of an "enum" may look like a schema, but is none.
+_LONGEST_VALUE = 1000  # characters; a longer value counts towards `_LONGEST`, and not as a value in a list
+_LONGEST_VALUES = 5_000_000  # the most characters of all values in lists; 100,000 values take a second
+_MOST_REPETITIONS = 20_000  # the sum of all `_COUNTS`: llguidance writes repetitions out, a million take 15 s and 1 GB
+_DEEPEST = 300  # the largest depth, with references (llguidance recurses): 480 levels need a stack of 1 MB
+_LARGEST_MULTIPLE = 10_000  # the largest common multiple of all multipleOf: llguidance's automaton has as many states
+_LARGEST = 2**53  # the largest absolute number: llguidance rounds larger ones, and -2**63 crashes the process
+_LARGEST_OF_64_BITS = 2**63 - 1  # allowed as a maximum, for which it is usual, and which llguidance follows rightly
+# The keys of a schema whose values are lists of schemas, maps to schemas, or one schema. An "enum" has none.
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _ONE = ("items", "additionalProperties")
@@ -28,11 +28,11 @@ _COUNTS = ("minItems", "maxItems", "minProperties", "maxProperties")
 
 
 def too_much_for_matcher(schema: dict[str, Any], num_characters: int) -> str | None:
-    """Why llguidance must not get a schema: a part is too much, or would be followed wrongly; None if it may get it.
+    """Why llguidance must not get a schema: a part is too large, or would be followed wrongly; None if it may.
 
     Args:
         schema: the schema.
-        num_characters: how long it is as JSON.
+        num_characters: the number of characters of the schema as JSON.
     """
     if num_characters > _LONGEST + _LONGEST_VALUES:
         return f"{num_characters} characters of schema: at most {_LONGEST}, and {_LONGEST_VALUES} of values in enum"
@@ -59,7 +59,7 @@ def too_much_for_matcher(schema: dict[str, Any], num_characters: int) -> str | N
 def _characters_of_values(part: dict[str, Any]) -> int:
     """How many characters of a schema's JSON are values in its ``enum``: texts and numbers.
 
-    They have a limit of their own, because llguidance makes one automaton of them, so they cost less than the rest.
+    Such values have a limit of their own: llguidance makes one automaton of all, so they cost less than other parts.
     """
     values = part.get("enum")
     if not isinstance(values, list):
@@ -69,7 +69,7 @@ def _characters_of_values(part: dict[str, Any]) -> int:
 
 
 def _numbers(part: dict[str, Any]) -> Iterator[int | float]:
-    """The numbers that an answer may have, and their bounds."""
+    """The numbers in a schema that must be exact: values of ``const`` and ``enum``, and bounds of numbers."""
     waiting = [part[name] for name in ("const", "enum", *_BOUNDS) if name in part]
     if part.get("maximum") == _LARGEST_OF_64_BITS:
         waiting.remove(_LARGEST_OF_64_BITS)
@@ -92,14 +92,14 @@ def _half_followed(part: dict[str, Any]) -> str | None:
 
 
 def _share(names: Iterable[str], patterns: Iterable[str]) -> bool:
-    """Whether one of the names matches one of the patterns. Python's re is not used: it could take forever."""
+    """Whether one of the names matches one of the patterns. Python's ``re`` is not used: it could take forever."""
     both = {"type": "string", "enum": [*names], "pattern": "|".join(f"(?:{pattern})" for pattern in patterns)}
     error = LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(both))
     return not error.startswith("Unsatisfiable")
 
 
 def schemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """All schemas in a schema, with the schema itself."""
+    """The schema itself, and all schemas nested in it."""
     waiting = [schema]
     while waiting:
         part = waiting.pop()
@@ -116,7 +116,7 @@ def schemas(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def dicts(value: Any) -> Iterator[dict[str, Any]]:
-    """All objects in a value, with the value itself."""
+    """All dicts nested in a value, and the value itself if it is one."""
     waiting = [value]
     while waiting:
         part = waiting.pop()
@@ -132,13 +132,13 @@ def _whole(value: Any) -> int:
 
 
 def _multiple(parts: list[dict[str, Any]]) -> int:
-    """The least common multiple of all multipleOf, in steps of the smallest decimal place that they have."""
+    """The least common multiple of the numerators of all ``multipleOf``, written as fractions."""
     given = {repr(part["multipleOf"]) for part in parts if isinstance(part.get("multipleOf"), (int, float))}
     multiple = 1
     for text in given:
         try:
             multiple = math.lcm(multiple, Fraction(text).numerator)
-        except (ValueError, ZeroDivisionError):  # such as inf, which is no JSON
+        except (ValueError, ZeroDivisionError):  # such as inf, which Python reads although it is no JSON
             return _LARGEST_MULTIPLE + 1
         if multiple > _LARGEST_MULTIPLE:
             break
@@ -146,7 +146,7 @@ def _multiple(parts: list[dict[str, Any]]) -> int:
 
 
 def _depth_with_references(schema: Any, parts: list[dict[str, Any]]) -> int:
-    """An upper bound of the depth along references, if each of them is followed once."""
+    """An upper bound of a schema's depth if each of its references is followed once."""
     references = {part["$ref"] for part in parts if isinstance(part.get("$ref"), str)}
     return _depth(schema) + sum(_depth(_referred(schema, reference)) for reference in references)
 

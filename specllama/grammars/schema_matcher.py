@@ -18,42 +18,42 @@ from .in_llguidance import in_llguidance
 from .schema import LIMITS, reason_of
 from .states import States
 
-_OF_SCHEMA = '{"grammars":[{"name":"json_schema"'  # how llguidance's own grammars of schemas begin
-_MOST_LONGER = 200  # tokens that are longer than a text and begin with it; each is tried
-_UNSHOWN = b"\xff"  # before the name of a token that adds nothing to a text
+_OF_SCHEMA = '{"grammars":[{"name":"json_schema"'  # how llguidance's grammars of JSON schemas begin
+_MOST_LONGER = 200  # the most tokens that `along` gives which begin with a text and are longer; each is tried
+_UNSHOWN = b"\xff"  # precedes the name of a token that adds nothing to a text
 _EVERY_BYTE = frozenset(bytes([byte]) for byte in range(256))
-_MOST_ACROSS = 64  # answers of `across` that are kept: each looks at all tokens
-_MOST_FIRST = 16  # matchers of the last grammars that are kept at their beginnings: copying is faster than making one
+_MOST_ACROSS = 64  # the most kept results of `across`, each of which takes a search through all tokens
+_MOST_FIRST = 16  # the most matchers of last grammars that are kept for copying: making one takes longer
 
 
 class SchemaVocabulary:
-    """A model's tokens, in the form that llguidance needs. It is made once for a model, because it takes a while."""
+    """A model's tokens, in the form that llguidance needs. Made once for a model, because that takes a while."""
 
     def __init__(self, vocab: int, tokenizer: _core.Tokenizer, eos: int) -> None:
-        """Args: vocab: libllama's vocabulary; tokenizer: libllama's; eos: the file's token that ends a text."""
+        """Args: vocab: the vocabulary's address; tokenizer: llama.cpp's; eos: the file's token that ends a text."""
         pieces, ends = _core.token_pieces(libllama.API, vocab)
-        if not ends:  # llguidance needs one
+        if not ends:  # llguidance needs a token that ends a text
             pieces.append(b"\xff<end>")
         self._end = eos if eos in ends else ends[0] if ends else len(pieces) - 1
         self._pieces = pieces
         self._tokenizer = _tokenizer(tokenizer, pieces, self._end)
-        self._llama_tokenizer = tokenizer  # kept alive, because the other tokenizer calls it
+        self._llama_tokenizer = tokenizer  # kept alive, because llguidance's tokenizer calls it
         self.ends = ends
         """The tokens that end a text."""
         self.across = functools.lru_cache(_MOST_ACROSS)(self._across)
         """Finds the tokens that complete a mark and write more: see `_across`."""
         self.first = functools.lru_cache(_MOST_FIRST)(self._matcher)
-        """Makes a matcher of llguidance's grammar. It must be copied before it is used."""
+        """Gives the matcher at the beginning of a grammar of llguidance's. Callers copy it, because it is kept."""
 
     def _matcher(self, matched: str) -> LLMatcher:
-        # If only one text may follow, llguidance tokenizes it alone, and accepts no other tokens for it. In a call of
-        # a tool this text may follow other tokens, but some models' tokenizers put a space before a text that stands
-        # alone. With such a model our own tokenizer, which puts none, is used for the grammars of calls.
+        # If only one text may follow, llguidance tokenizes this text alone, and accepts no other tokens for it. But
+        # some models' tokenizers put a space before a text that stands alone, which is wrong within a tool call. With
+        # such a model, our own tokenizer, which puts no spaces, is used for the grammars of calls.
         guesses = not matched.startswith(_OF_SCHEMA) and self._puts_spaces
         return LLMatcher(self._by_pieces if guesses else self._tokenizer, matched, log_level=0, limits=LIMITS)
 
     def _across(self, mark: bytes, before: bytes) -> dict[bytes, list[int]]:
-        """The tokens that, after `before`, complete the mark and write more; by the bytes that they write behind it."""
+        """The tokens that, after `before`, complete the mark and write more bytes behind the mark, by these bytes."""
         found: dict[bytes, list[int]] = {}
         for token in range(len(self._pieces)):
             rest = (before + self.name(token)).partition(mark)[2]
@@ -62,27 +62,27 @@ class SchemaVocabulary:
         return found
 
     def name(self, token: int) -> bytes:
-        """What a token adds to a text. If it adds nothing, its name."""
+        """The bytes that a token adds to a text; of a token that adds nothing, its name."""
         piece = self._pieces[token]
         return piece[1:] if piece[:1] == _UNSHOWN else piece
 
     def tokens_of(self, text: bytes) -> list[int]:
-        """Tokens that give a text together. The end of the text is left out if no token has it."""
+        """Tokens of a text, up to the first bytes for which there is no token."""
         return self._as_pieces(text) if text else []
 
     def free(self, without: Collection[int] = ()) -> bytes:
-        """The mask of all tokens but some."""
+        """A mask that allows all tokens but those in `without`."""
         mask = bytearray(b"\xff" * (len(self._pieces) // 8 + 1))
         for token in without:
             mask[token // 8] &= ~(1 << token % 8)
         return bytes(mask)
 
     def along(self, text: bytes) -> list[int]:
-        """The tokens that are a beginning of a text, and those that begin with it, unless these are too many."""
+        """The tokens that are a beginning of a text, and longer tokens (at most `_MOST_LONGER`) that begin with it."""
         return self._as_pieces.along(text)
 
     def writes(self, text: bytes) -> bool:
-        """Whether there are tokens for a text. llguidance does not look: it goes on behind the text that must come."""
+        """Whether there are tokens for a text. llguidance does not check this for a text that must come next."""
         return self._as_pieces.write(text)
 
     @functools.cached_property
@@ -102,7 +102,7 @@ class SchemaVocabulary:
     def _puts_spaces(self) -> bool:
         if not self.has_all_bytes:  # then the model's tokenizer is not used (see `_tokenizer`)
             return False
-        # A space need not come before all of them: a vocabulary may have some of these texts as they are.
+        # Several texts are tried, because a vocabulary may have tokens for some of these texts without a space.
         return any(
             b"".join(self._pieces[token] for token in self._llama_tokenizer.tokens(text, False, False)) != text
             for text in (b"{", b'"', b"a", b"1")
@@ -111,7 +111,7 @@ class SchemaVocabulary:
     def widened(self, mask: bytes, matcher: LLMatcher) -> bytes:
         """Widen a mask to all tokens that may come next. If only one text may, llguidance's mask has only one token.
 
-        A model may write a text in other tokens than a tokenizer would.
+        But a model may write this text in other tokens than a tokenizer would.
         """
         wide = bytearray(mask)
         for token in self.along(matcher.compute_ff_bytes()):
@@ -121,22 +121,22 @@ class SchemaVocabulary:
 
     @in_llguidance()
     def matcher(self, *matched: str) -> SchemaMatcher:
-        """A matcher at the beginning of a text that follows one of some grammars of llguidance's, as a schema is."""
+        """A matcher at the beginning of a text that follows one of these grammars of llguidance's."""
         return SchemaMatcher(self, [self.first(each) for each in matched])
 
     def constraint(self, matched: str) -> _core.MaskConstraint:
-        """A constraint for the native loop, at the beginning of a schema."""
+        """The constraint for the native loop, at the beginning of a text that follows a grammar of llguidance's."""
         return _core.MaskConstraint(self.ends, self.matcher(matched))
 
 
 class SchemaMatcher:
-    """Says which tokens may come next in a text.
+    """Says which tokens may come next in a text that follows one of several grammars.
 
     From call to call the text may grow, get shorter or end in other tokens, because drafted tokens may be rejected.
 
     Args:
         vocabulary: the tokens.
-        first: a matcher for each grammar, at its beginning. The text follows one of them.
+        first: for each grammar, a matcher at the beginning of the text.
     """
 
     def __init__(self, vocabulary: SchemaVocabulary, first: Sequence[LLMatcher]) -> None:
@@ -148,7 +148,7 @@ class SchemaMatcher:
 
     @in_llguidance()
     def may_begin(self, text: bytes) -> bool:
-        """Whether the text may begin with this one."""
+        """Whether the text may begin with these bytes."""
         tokens = self._vocabulary.tokens_of(text)
         is_whole = b"".join(map(self._vocabulary.name, tokens)) == text
         return is_whole and any(each.deep_copy().try_consume_tokens(tokens) == len(tokens) for each in self._first)
@@ -158,11 +158,11 @@ class SchemaMatcher:
         """Which tokens may follow the tokens generated so far.
 
         Returns:
-            A bit for each token, the lowest first; whether the text may end; the token that begins the only text that
-            may come next, or -1.
+            A bit for each token, the lowest bit of a byte first; whether the text may end; and, if only one text may
+            come next, the token with which it begins, else -1.
 
         Raises:
-            ValueError: no token may come next, or finding out would take too long.
+            ValueError: no token may come next, or computing the answer would take too long.
         """
         followed = self._states.behind(recent)
         for number, count in followed.items():
@@ -175,20 +175,20 @@ class SchemaMatcher:
         if not found:
             reason = reason_of(matchers[0])
             raise ValueError(f"the JSON schema cannot be followed any further ({reason}): simplify it")
-        if len(self._first) > 1:  # then the only text of one of them may come in any tokens
+        if len(self._first) > 1:  # lets the only text of a grammar come in any tokens
             masks = [self._vocabulary.widened(masks[place], matchers[place]) for place in found]
         return _union(masks), any(may_end[place] for place in found), forced[0] if forced else -1
 
     def _goes_on(self, matcher: LLMatcher) -> bool:
-        """Whether there is a text that may come next, and that the vocabulary can write."""
+        """Whether a text may come next that the vocabulary can write."""
         if matcher.is_error() or matcher.is_stopped():
             return False
         return self._vocabulary.has_all_bytes or self._vocabulary.writes(matcher.compute_ff_bytes())
 
     def _next(self, followed: dict[int, int], token: int, _: int) -> dict[int, int]:
-        """For each grammar that the text has followed so far, how many of its tokens were followed.
+        """For each grammar that the text still follows, how many of the text's tokens its matcher has followed.
 
-        An end of a text is passed over, and so is a token that no grammar allows: a guess, or a caller's own.
+        A token that ends a text is skipped. So is a token that no grammar allows: a drafted one, or the caller's own.
         """
         if token in self._ends:
             return followed
@@ -208,10 +208,10 @@ def _union(masks: Sequence[bytes]) -> bytes:
 
 
 class SchemaPieces:
-    """A vocabulary that cannot write every text, as a tokenizer for llguidance.
+    """A tokenizer for llguidance over a list of tokens. It takes the longest token that fits.
 
-    It takes the longest token that fits. The model's tokenizer may choose others, but llguidance uses this for guesses
-    only.
+    The vocabulary need not have tokens for every text. The model's own tokenizer may choose other tokens, but
+    llguidance uses a tokenizer for guesses only.
     """
 
     bos_token_id = None
@@ -225,7 +225,7 @@ class SchemaPieces:
         self._longest = max(map(len, self._known), default=0)
 
     def __call__(self, text: bytes) -> list[int]:
-        """The tokens of a text, up to the first character that no token has."""
+        """The tokens of a text, up to the first bytes for which there is no token."""
         found = []
         while text:
             sizes = range(min(self._longest, len(text)), 0, -1)
@@ -237,7 +237,7 @@ class SchemaPieces:
         return found
 
     def write(self, text: bytes) -> bool:
-        """Whether there are tokens for a text. Of texts with the name of a token in them, nothing is known: True."""
+        """Whether there are tokens for a text. Texts with the name of a token in them are not checked: True."""
         places = {0}
         for place in range(len(text)):
             if place in places:
@@ -246,7 +246,7 @@ class SchemaPieces:
         return len(text) in places or _UNSHOWN in text
 
     def along(self, text: bytes) -> list[int]:
-        """The tokens along a text, as ``SchemaVocabulary.along`` says."""
+        """See ``SchemaVocabulary.along``."""
         sizes = range(1, min(len(text), self._longest) + 1)
         found = [self._known[text[:size]] for size in sizes if text[:size] in self._known]
         first = bisect.bisect_right(self._sorted, text)

@@ -1,4 +1,4 @@
-"""What is known at each place of a text. The text changes from call to call, because drafted tokens may be rejected."""
+"""Keeps a state for each place of a text, while the text changes: drafted tokens are appended, and may be rejected."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ _State = TypeVar("_State")
 
 
 class States(Generic[_State]):
-    """The state of each place in a text. Each is computed from the one before, and all are kept.
+    """The state of each place in a text. Each state is computed from the state before, and all states are kept.
 
-    Drafted tokens may be rejected. Then their states are dropped.
+    When drafted tokens are rejected, their states are dropped.
 
     Args:
-        first: the state at the beginning.
-        behind: gives the state behind a token, from the state before it, the token, and the number of tokens up to it.
+        first: the state at the beginning of the text.
+        behind: computes the state behind a token from the state before the token, the token, and the number of tokens
+            up to and with this token.
     """
 
     def __init__(self, first: _State, behind: Callable[[_State, int, int], _State]) -> None:
         self._next = behind
         self._steps = np.empty(0, dtype=np.intc)
-        self._states = [first]  # by how many tokens are before
+        self._states = [first]  # by the number of tokens before the place
 
     def behind(self, recent: npt.NDArray[np.intc]) -> _State:
-        """The state behind the tokens generated so far."""
+        """The state behind all tokens generated so far, drafted ones included."""
         both = min(len(recent), len(self._steps))
         different = np.flatnonzero(recent[:both] != self._steps[:both])
         common = int(different[0]) if len(different) else both

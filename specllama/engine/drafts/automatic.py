@@ -1,7 +1,7 @@
 """``draft_model="auto"``: which draft is best for a model on this machine.
 
 The decision is made once, from file headers and known costs, and kept in a file. Nothing is downloaded, loaded or
-measured for it. It holds until one of the files that could draft changes.
+measured for the decision. It is valid until one of the files that could draft changes.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from .draft_options import DraftOptions
 from .remembered import NOT_KNOWN, Decision, Measured, Paying, identity, read, seen, write
 
 _LOGGER = logging.getLogger("specllama.drafts")
-_LEAST = 1.1  # the least expected speedup over plain decoding: a smaller one is noise
-_LEAST_GUESSED = 1.15  # the least expected speedup where T(n) of the target was not measured here
+_LEAST = 1.1  # the least expected speedup of a draft over plain decoding: a smaller one is noise
+_LEAST_GUESSED = 1.15  # the least expected speedup if T(n) of the target is only guessed
 _GUESSED = {n: 1.0 + 0.15 * (n - 1) for n in range(1, 10)}
-"""The time of a batch of n tokens over that of one, T(n)/T(1), for a target that was never measured on this machine.
+"""T(n)/T(1), the time of a batch of n tokens over that of one token, by n: a guess for a target without measurements.
 
-The guess is careful: batches cost less with our kernels or on a GPU.
+The guess is rather too high: batches cost less with our kernels or on a GPU.
 """
-_LEAST_FOREIGN = 1.25  # the least expected speedup of another tokenizer's model: lookup gives 1.1, and costs no memory
-_MOST_KEPT = 8  # drafts in a decision
-_SPARE = 1 << 28  # bytes of memory that must stay free
+_LEAST_FOREIGN = 1.25  # the least for a draft with another tokenizer: lookup gives 1.1, and costs no memory
+_MOST_KEPT = 8  # the most drafts in a decision
+_SPARE = 1 << 28  # bytes of memory that must stay free beside the target and the draft
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What ``"auto"`` stands for.
+    """The choice that ``"auto"`` stands for.
 
     Attributes:
         draft_model: the value that replaces ``"auto"``; None for plain decoding.
@@ -58,13 +58,13 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Room:
-    """What must fit into memory beside a draft.
+    """The sizes from which `choose` computes whether target and draft fit into memory.
 
     Attributes:
-        n_ctx: the number of tokens in the target's context; 0 for as many as its file says.
+        n_ctx: the number of tokens in the target's context; 0 for the number in the target's file.
         own_ctx: the number of tokens in the draft's context; None for as many as the target's.
-        on_gpu: True if layers are offloaded. Then only llama.cpp knows how much room there is, and says so when it
-            loads the draft.
+        on_gpu: True if layers are offloaded. Then the room is not checked here: only llama.cpp knows it, and loading
+            the draft fails if there is too little.
         is_open: True if the target is in memory already.
     """
 
@@ -77,15 +77,15 @@ class Room:
 def choose(path: str, room: Room) -> Choice:
     """Choose a draft for a model, and log the choice.
 
-    An earlier decision is used again as long as it holds.
+    An earlier decision is used again as long as the files that it was made from are unchanged.
 
     Args:
         path: the model's file.
-        room: what must fit into memory beside the draft.
+        room: the sizes of the contexts, and whether the target is in memory already.
     """
     try:
         decision, is_new = _decided(path)
-    except NOT_KNOWN as error:  # loading the model will report what is wrong
+    except NOT_KNOWN as error:  # not raised here: loading the model raises an error that names the cause
         return Choice(LOOKUP, f"what could draft for it is not known: {error}")
     choice, is_usual = _that_fits(decision, room)
     _LOGGER.log(logging.INFO if is_new or not is_usual else logging.DEBUG, "%s", choice)
@@ -99,7 +99,7 @@ def chosen_of(found: Survey) -> Choice:
 
 
 def remember(found: Survey, measured: Mapping[str, tuple[float, float]]) -> None:
-    """Keep measured speedups, which `choose` goes by from then on.
+    """Keep measured speedups. From then on `choose` compares drafts by them.
 
     Args:
         found: the survey of the model and of the drafts on this machine.
@@ -117,11 +117,11 @@ def remember(found: Survey, measured: Mapping[str, tuple[float, float]]) -> None
 class Automatic(DraftKind):
     """The draft that ``"auto"`` stands for.
 
-    If it cannot be opened, the text is looked up, so that a target always opens.
+    If that draft cannot be opened, lookup replaces it, so that a target always opens.
 
     Args:
         taken: the chosen draft.
-        lookup: the draft that replaces the chosen one if that cannot be opened.
+        lookup: replaces the chosen draft if the chosen draft cannot be opened.
         options: what the user says of the draft.
         said: the choice and its reason, in one line.
     """
@@ -157,7 +157,7 @@ class Automatic(DraftKind):
 
 
 def warn_of_opening(draft_model: str, error: Exception) -> None:
-    """Warn that the chosen draft cannot be opened."""
+    """Warn that the draft chosen by ``"auto"`` cannot be opened, and lookup replaces it."""
     name = os.path.basename(draft_model)
     warn(f"draft_model='auto' looks up the text, because {name} cannot be opened: {error}")
 
@@ -209,11 +209,13 @@ def _decision(found: Survey, digest: str, known: Mapping[str, Measured]) -> Deci
 def _gain(
     draft: FoundDraft, target: str, curves: KeptCurves, measured: Mapping[str, Measured], least: float
 ) -> tuple[float, str]:
-    """The speedup by which drafts are compared, and the reason to report. A draft that does not pay has 0.
+    """The speedup by which drafts are compared, and the reason to report. A draft that does not pay has speedup 0.
 
-    A measured draft must be faster than `least`, lookup's speedup, by more than the standard error: it takes memory.
+    A measured draft must be faster than `least`, lookup's speedup, by more than the standard error, because a draft
+    takes memory and lookup takes none.
 
-    A head that was made for the model goes before all drafts that were not measured, because a user has put it there.
+    A head that was made for the model is preferred to all drafts that were not measured (its speedup is infinite),
+    because a user has put it beside the model.
     """
     if draft.draft_model in measured:
         found = measured[draft.draft_model]
@@ -242,13 +244,13 @@ def _expected_gain(draft: FoundDraft, target: str, curves: KeptCurves) -> tuple[
 
 
 def _is_measured(curves: KeptCurves, target: str) -> bool:
-    """Whether T(n) is known for enough n to estimate a speedup."""
+    """Whether T(n) of the target was measured here for enough n to estimate a speedup."""
     known = curves.of(target, "target")
     return 1 in known and sum(n in _GUESSED for n in known) > 2
 
 
 def _why_none(found: Survey, curves: KeptCurves, measured: Mapping[str, Measured]) -> str:
-    """The reason why no model or head is chosen."""
+    """The reason to report if no draft model or head is chosen."""
     models = [one for one in found.usable if one.kind in ("model", "foreign")]
     if any(name != LOOKUP for name in measured):
         return "no draft that was measured here was faster than plain decoding and lookup by more than the error"
@@ -263,7 +265,7 @@ def _why_none(found: Survey, curves: KeptCurves, measured: Mapping[str, Measured
 
 
 def _that_fits(decision: Decision, room: Room) -> tuple[Choice, bool]:
-    """The best draft that fits into the free memory, and whether it is also the best with unlimited memory."""
+    """The best draft that fits into the free memory, and whether it would also be chosen with unlimited memory."""
     if not decision.paying:
         return Choice(decision.otherwise, decision.why), True
     if room.on_gpu and llama_cpp.llama_supports_gpu_offload():

@@ -15,7 +15,7 @@ from .head import DecodingHead
 
 _CANDIDATES = ("dflash2_lattice",)
 _MOST_AT_ONCE = 512
-"""The most tokens in a batch. llama.cpp reserves memory for the results of each token, all its logits included."""
+"""The most tokens in a batch of the head. llama.cpp reserves memory for the results of each token, logits included."""
 
 
 class BlockHeadDraft(DecodingDraft):

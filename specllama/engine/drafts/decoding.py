@@ -1,4 +1,4 @@
-"""Drafts that decode: a whole model or a head, with a context of its own."""
+"""Drafts that llama.cpp decodes: a whole model or a head, with a context of its own."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .draft import DrawingDraft, Sequences
 
 
 class DecodingDraft(DrawingDraft):
-    """A draft that decodes.
+    """A draft that llama.cpp decodes: a whole model or a head.
 
     Args:
         target: the model that it drafts for.
-        model: the model that decodes.
+        model: the draft's model.
         corpus: tokens [n] to look up besides the text.
         given: the user's ``draft_model``.
-        window: the most tokens of a text that it holds; None for as many as its context has room for.
-        close: frees the model, however often it is called. None if the draft does not own the model.
+        window: the most tokens of a text that the draft holds; None for as many as its context has room for.
+        close: frees the model, and may be called again. None if the draft does not own the model.
         reopened_by: the ``draft_model`` that opens an equal draft in another process; None for `given`.
 
     Attributes:
@@ -71,22 +71,22 @@ class DecodingDraft(DrawingDraft):
         return self.model.kept()
 
     def sequence_of(self, sequences: Sequences | None) -> _core.Sequence:
-        """The sequence that it decodes with: that of `sequences`, or else its own."""
+        """The sequence to decode with: the one in `sequences`, or the model's own if `sequences` is None."""
         return self.sequence if sequences is None else sequences[self.name]
 
     def notice_closing(self) -> None:
-        """Mark the draft as unusable if its owner has closed it: its native context must not be touched any more."""
+        """Mark the draft as unusable if its owner has closed it, because its native context may be freed by now."""
         if not self.model.is_open:
             self.unusable = self.unusable or "the draft Llama is closed"
 
     def claim(self) -> None:
-        """Take over the cache. If the draft's owner has used it, learn which tokens it holds."""
+        """Take over the draft's cache. If the draft's owner has used the cache, learn which tokens are in it."""
         self.notice_closing()
         if self.unusable is None and (held := self.model.used_by_owner()) is not None:
             self.sequence.assume(held)
 
     def forget(self) -> None:
-        """Empty the part of the cache that the target uses."""
+        """Empty the part of the draft's cache that belongs to this target's texts."""
         self.notice_closing()
         if self.unusable is None:
             self.model.used_by_owner()

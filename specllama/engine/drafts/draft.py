@@ -28,7 +28,7 @@ class Draft(abc.ABC):
 
     Attributes:
         given: the user's ``draft_model``.
-        unusable: why it cannot draft; None if it can.
+        unusable: why the draft cannot be used; None if it can.
     """
 
     def __init__(self, given: Any, unusable: str | None) -> None:
@@ -36,11 +36,11 @@ class Draft(abc.ABC):
         self.unusable = unusable
 
     models: Mapping[str, Model] = MappingProxyType({})
-    """The models that it decodes with, by their names: ``"head"``, ``"draft"``, ``"inner"``, in this order."""
+    """The models that the draft decodes with, by their names: ``"head"``, ``"draft"``, ``"inner"``, in this order."""
     is_paced = True
-    """Whether ``num_draft_tokens="auto"`` drafts only as many tokens as pay. If not, it drafts all that it has."""
+    """Whether ``"auto"`` as ``num_draft_tokens`` limits the draft to as many tokens as pay. If not, all are drafted."""
     also_looks_up = False
-    """Whether it also looks up the text under ``num_draft_tokens="auto"``."""
+    """Whether the draft also looks up the text under ``num_draft_tokens="auto"``."""
 
     @property
     def label(self) -> str:
@@ -49,7 +49,7 @@ class Draft(abc.ABC):
 
     @property
     def timed(self) -> Mapping[str, Model | None]:
-        """What the native loop times besides the target, in its order. None stands for a head that is no model."""
+        """The models that the native loop times besides the target, in its order. None: a head that is no model."""
         return self.models
 
     @property
@@ -58,19 +58,19 @@ class Draft(abc.ABC):
         return self.given
 
     def kept(self) -> contextlib.AbstractContextManager[None]:
-        """A context manager that keeps the weights of its models in memory, even if their owner closes them.
+        """A context manager that keeps the weights of `models` in memory, even if their owner closes the models.
 
         Raises:
-            ClosedError: they are closed already.
+            ClosedError: the models are closed already.
         """
         return contextlib.nullcontext()
 
     @abc.abstractmethod
     def drafters(self, sequences: Sequences | None = None) -> list[_core.Drafter]:
-        """Make the native drafters for one text. Of offers that are equally good, the first one's is taken.
+        """Make the native drafters for one text. If several drafts promise equally much, the first drafter's is taken.
 
         Args:
-            sequences: those to use in place of the draft's own, by the names of its models.
+            sequences: the sequences to decode with, by the names in `models`; None for the models' own sequences.
         """
 
     def loop(
@@ -86,14 +86,14 @@ class Draft(abc.ABC):
         return _core.Speculator(target, self.drafters(sequences), scheduler)
 
     def looks_up(self, options: Options) -> bool:
-        """Whether it also drafts from the corpus that a request may bring, with these options."""
+        """Whether the draft, with these options, also searches the ``lookup_corpus`` that a request may bring."""
         return self.also_looks_up and options.paced
 
     def require_several(self) -> None:  # noqa: B027
-        """Check that it can draft for several texts at once.
+        """Check that this draft can be used for several texts at once.
 
         Raises:
-            ValueError: it drafts for one text at a time.
+            ValueError: it can be used for one text at a time only.
         """
 
     # The following methods do nothing for a draft that has no context of its own.
@@ -102,21 +102,21 @@ class Draft(abc.ABC):
         """Notice if the draft's owner has closed it."""
 
     def claim(self) -> None:  # noqa: B027
-        """Take over the cache. If the draft's owner has used it, learn which tokens it holds."""
+        """Take over the draft's cache. If the draft's owner has used the cache, learn which tokens are in it."""
 
     def forget(self) -> None:  # noqa: B027
-        """Empty the part of the cache that the target uses."""
+        """Empty the part of the draft's cache that belongs to this target's texts."""
 
     def close(self) -> None:  # noqa: B027
         """Free what was opened for this target."""
 
 
 class DrawingDraft(Draft):
-    """A draft with one native drafter that draws tokens. It also looks up the text.
+    """A draft with one native drafter that draws tokens from a distribution. It also looks up the text.
 
     Args:
         given: the user's ``draft_model``.
-        unusable: why it cannot draft; None if it can.
+        unusable: why the draft cannot be used; None if it can.
         corpus: tokens [n] to look up besides the text.
     """
 
@@ -128,7 +128,7 @@ class DrawingDraft(Draft):
 
     @abc.abstractmethod
     def drawer(self, sequences: Sequences | None) -> _core.Drafter:
-        """Make the native drafter that draws.
+        """Make the native drafter that draws tokens.
 
         Args:
             sequences: see `drafters`.
@@ -140,7 +140,7 @@ class DrawingDraft(Draft):
 
 
 class DraftOfMany(Draft):
-    """A draft for one of several texts: another draft, over that text's sequences. It frees nothing."""
+    """A draft for one of several texts: another draft, which decodes with this text's sequences. It frees nothing."""
 
     def __init__(self, draft: Draft, sequences: Sequences) -> None:
         super().__init__(draft.given, draft.unusable)
@@ -165,7 +165,7 @@ class Loaded(NamedTuple):
 class Loader(Protocol):
     """Loads files and tokenizes text.
 
-    `Engine` and `Llama` open drafts with different loaders, and differ in nothing else.
+    `Engine` and `Llama` open drafts in the same way, except that each has a loader of its own.
     """
 
     def load(self, path: str, target: Model, draft_kwargs: Mapping[str, Any]) -> Loaded:
@@ -182,9 +182,9 @@ class DraftKind(abc.ABC):
         options: what the user says of the draft, reduced to the options that this kind takes.
 
     Attributes:
-        name: the word by which users ask for it; None if it is a file or an object.
+        name: the word by which users ask for this kind; None if they give a file or an object.
         takes: the names of the fields of `DraftOptions` that have a meaning for this kind.
-        opened_with: the constructor arguments of a draft model that is loaded.
+        opened_with: the constructor arguments that the user gives for a draft model that is loaded from a file.
     """
 
     name: ClassVar[str | None] = None
@@ -196,7 +196,7 @@ class DraftKind(abc.ABC):
 
     @classmethod
     def is_meant(cls, given: Any) -> bool:
-        """Whether the user means this kind of draft. A path must be that of an existing file.
+        """Whether the user's ``draft_model`` means this kind of draft. If it is a path, the file must exist.
 
         Raises:
             ValueError: the file is of this kind, and cannot be used.
@@ -210,13 +210,13 @@ class DraftKind(abc.ABC):
             target: the path of the target's file.
 
         Raises:
-            ValueError: the target cannot show them.
+            ValueError: the target cannot show these states.
         """
         return None
 
     @property
     def num_branches(self) -> int:
-        """How many further sequences the target's context needs for rows that are decoded beside the text."""
+        """How many sequences the target's context needs besides the text's own, for rows that guess (lookahead)."""
         return 0
 
     @abc.abstractmethod
@@ -224,11 +224,11 @@ class DraftKind(abc.ABC):
         """Open the draft for a target.
 
         Args:
-            target: a model that was opened with the hidden states that `hidden_states` names.
+            target: a model that was opened so that it shows the hidden states which `hidden_states` names.
             loader: loads files and tokenizes text.
 
         Raises:
-            TypeError, ValueError: it cannot draft for this target. The class of the draft says why.
+            TypeError, ValueError: the draft cannot be used for this target. Its class says when.
         """
 
     def corpus(self, target: Model, loader: Loader) -> npt.NDArray[np.int32]:
@@ -255,7 +255,7 @@ class DrawingKind(DraftKind):
     """A kind of draft with one native drafter that draws tokens.
 
     Attributes:
-        role: ``"head"`` or ``"model"``. A head and a model may draft together.
+        role: ``"head"`` or ``"model"``. A head and a model may be used together.
     """
 
     role: ClassVar[Literal["head", "model"]]

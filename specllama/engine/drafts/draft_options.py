@@ -17,7 +17,7 @@ _WHOSE = {
     "draft_mask_token": "a parallel draft model",
     "draft_window": "a draft model, or a head with a context of its own",
 }
-"""For each option, the drafts that it is for, as error messages name them."""
+"""For each option, the kinds of draft that take the option, in the words of error messages."""
 TEXT = frozenset({"lookup_corpus"})
 """The options of every draft that looks up the text."""
 
@@ -26,14 +26,14 @@ TEXT = frozenset({"lookup_corpus"})
 class DraftOptions:
     """The options that a user may set for a draft.
 
-    They are named as in ``specllama.Llama``, which explains them in full.
+    The names are those of ``specllama.Llama``'s arguments, which that class explains in full.
 
     Attributes:
         draft_model: a path, a name, an object that drafts, or a list of several; None for plain decoding.
-        draft_kwargs: constructor arguments of a draft that is given by its path, or the sizes of one that has some.
+        draft_kwargs: constructor arguments of a draft that is given by its path, or the sizes of lookahead decoding.
         lookup_corpus: a text, or token ids, to look up besides the text.
-        draft_vocabulary: how many tokens a draft model chooses among.
-        draft_mask_token: the token that a parallel draft model reads in place of one that is not known yet.
+        draft_vocabulary: how many tokens a draft model chooses among; None for all.
+        draft_mask_token: the token that a parallel draft model reads in place of each token that is not known yet.
         draft_window: the most tokens of a text that a draft model or a head holds.
 
     Raises:
@@ -67,12 +67,12 @@ class DraftOptions:
 
     @property
     def opened_with(self) -> dict[str, Any]:
-        """The part of ``draft_kwargs`` that a draft model is opened with. The draft's own draft is not in it."""
+        """The ``draft_kwargs`` that a draft model is opened with: all but ``draft_model``, the draft's own draft."""
         return {name: value for name, value in (self.draft_kwargs or {}).items() if name != "draft_model"}
 
     @property
     def inner(self) -> Any:
-        """The draft's own draft; None if it has none."""
+        """The ``draft_model`` in ``draft_kwargs``: the draft's own draft. None if the draft has none."""
         return (self.draft_kwargs or {}).get("draft_model")
 
     def refuse(self, names: Iterable[str]) -> None:

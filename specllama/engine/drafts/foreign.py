@@ -19,14 +19,14 @@ class ForeignDraft(DecodingDraft):
     """A draft model with another tokenizer. It reads the text in its own tokens.
 
     It drafts only tokens whose text is also a token of the target (TLI: Timor et al., ICML 2025, arXiv 2502.05202). It
-    never drafts special tokens. In place of a special token of the target it reads its own token of the same name or
-    role, or nothing if it has none.
+    never drafts special tokens. In place of a special token of the target, the draft reads its own token of the same
+    name or role, or nothing if there is no such token.
 
     Args:
-        target: the model that it drafts for.
+        target: the model that this model drafts for.
         model: the draft model.
         options: the user's options.
-        foreign: how the two vocabularies translate into each other.
+        foreign: the translation between the two vocabularies.
         more: the base class's other arguments.
 
     Raises:

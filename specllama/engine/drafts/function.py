@@ -20,7 +20,7 @@ from .draft import Draft, DraftKind, Loader, Sequences
 class FunctionDraft(Draft):
     """A function that drafts, such as a ``LlamaDraftModel`` of llama_cpp.
 
-    It takes token ids and returns those that may follow.
+    The function takes the token ids of the text so far, and returns token ids that may follow.
 
     A function that returns ids alone must be deterministic: its draft may depend on the given tokens only, since each
     drafted token counts as drawn with probability 1. A function that draws at random returns ``(ids, q)``. ``q`` is an
@@ -55,14 +55,14 @@ class FunctionDraft(Draft):
             tokens = self._known(_ids(drafted)[:num_draft_tokens])
             return tokens, [_core.Distribution([token], [1.0]) for token in tokens]
         ids, q = _ids(drafted[0]), np.asarray(drafted[1], dtype=np.float64)
-        # Cutting the draft short is always allowed, whatever the function has drawn.
+        # A draft may always be cut to its first num_draft_tokens, whatever the function has drawn.
         return self._known(ids[:num_draft_tokens]), q[:num_draft_tokens] if q.shape[:1] == (len(ids),) else q
 
     def _known(self, tokens: list[int]) -> list[int]:
-        """The tokens. The native loop, which checks them, too, takes no number of more than 32 bits.
+        """Return the tokens after a check. The native loop checks them, too, but takes only numbers of up to 32 bits.
 
         Raises:
-            ValueError: the target has no such token.
+            ValueError: the target has no token with one of these numbers.
         """
         for place, token in enumerate(tokens):
             if not 0 <= token < self._n_vocab:
@@ -74,10 +74,10 @@ class FunctionDraft(Draft):
 
 
 def _ids(drafted: Any) -> list[int]:
-    """The token ids that a function has returned. None is an empty draft.
+    """The token ids that a function has returned. None counts as an empty draft.
 
     Raises:
-        ValueError: they are no token ids.
+        ValueError: the function has returned something else.
     """
     ids = np.asarray([] if drafted is None else drafted)
     if ids.ndim != 1 or ids.dtype.kind not in "iuf" or np.any(ids % 1):

@@ -27,7 +27,7 @@ _File = TypeVar("_File", bound=HeadFile)
 
 
 class HeadDraft(DecodingDraft):
-    """A head whose layer runs once for each token that it drafts. Several MTP layers take turns."""
+    """A head (EAGLE-3, MTP) whose layer runs once for each drafted token. Several MTP layers take turns."""
 
     name = "head"
 
@@ -40,8 +40,8 @@ class HeadInFile(DrawingKind, Generic[_File]):
     """The kind of draft that is a head in its own file.
 
     Attributes:
-        form: the form of the file.
-        file: its description.
+        form: the class that describes such a file.
+        file: the description of this head's file.
     """
 
     role = "head"
@@ -61,10 +61,10 @@ class HeadInFile(DrawingKind, Generic[_File]):
         return shown_layers(self.file.layers)
 
     def require_fit(self, target: Model) -> None:
-        """Check that the head was made for this target, and that the target was opened with the states that it reads.
+        """Check that the head was made for this target, and that the target was opened to show what the head reads.
 
         Raises:
-            ValueError: it does not fit.
+            ValueError: the head was made for another target, or the target does not show these states.
         """
         target.sequence  # refuses a model that cannot generate  # noqa: B018
         self.file.require_fit(
@@ -100,14 +100,14 @@ class DecodingHead(HeadInFile[_File]):
 
     @abc.abstractmethod
     def hidden(self, target: int) -> Hidden:
-        """What the head's context shows and reads.
+        """The hidden states that the head's own context shows, and the features that it reads of the target.
 
         Args:
             target: the address of the target's context.
         """
 
     def settings(self, target: Model) -> dict[str, Any]:
-        """The settings that the head is opened with: the target's, replaced by the user's where there are any."""
+        """The settings that the head is opened with: the target's, unless the user gives others in ``draft_kwargs``."""
         of_target = target.settings
         return {
             "n_ctx": target.n_ctx_asked,

@@ -23,9 +23,9 @@ from .several import HeadAndModel
 from .state_head import StateHeadInFile
 
 AUTO = "auto"
-"""The name for the best draft on this machine, which `choose` finds.
+"""The word for the best draft on this machine, which `choose` finds.
 
-In a list it stands for the head beside the target's file, or else for the MTP layer in that file.
+In a list ``"auto"`` stands for the head beside the target's file, or else for the MTP layer in that file.
 """
 KINDS: tuple[type[DraftKind], ...] = (
     Lookup,
@@ -39,9 +39,9 @@ KINDS: tuple[type[DraftKind], ...] = (
     LentModel,
     DraftingFunction,
 )
-"""All kinds: a line for each. The first one whose `is_meant` is true is taken."""
+"""All kinds, one a line. The first kind whose `is_meant` is true for a user's ``draft_model`` is taken."""
 NAMES = tuple(kind.name for kind in KINDS if kind.name is not None)
-"""The words that stand for a kind. All others are paths or names of models."""
+"""The words that users may give as ``draft_model``, besides ``"auto"``. Any other text is a path or a model's name."""
 
 
 def understood(options: DraftOptions, target: str, *, as_assigned: bool = False, room: Room) -> DraftKind | None:
@@ -52,15 +52,15 @@ def understood(options: DraftOptions, target: str, *, as_assigned: bool = False,
         target: the path of the target's file.
         as_assigned: True if the draft replaces another one for which the options were given. Options that the new
             draft does not take are then left out.
-        room: what must fit into memory beside a draft that ``"auto"`` chooses.
+        room: the sizes from which ``"auto"`` computes whether a draft fits into memory.
 
     Returns:
         None for plain decoding.
 
     Raises:
-        ModelNotFoundError: there is no such file.
-        TypeError: the object cannot draft.
-        ValueError: the file is no GGUF file or a head that cannot be used, or the draft does not take an option.
+        ModelNotFoundError: there is no file with the given path or name.
+        TypeError: the given object is no kind of draft.
+        ValueError: the file is no GGUF file or a head that cannot be used, or an option is not for this kind of draft.
     """
     given = options.draft_model
     if given is None:
@@ -83,7 +83,8 @@ def understood(options: DraftOptions, target: str, *, as_assigned: bool = False,
 def _automatic(options: DraftOptions, target: str, room: Room) -> DraftKind | None:
     """The draft that ``"auto"`` chooses.
 
-    Options that it does not take are left out: the choice depends on the machine.
+    Options that the chosen draft does not take are left out, because the user cannot know the choice: it depends on the
+    machine.
     """
     options.refuse(["draft_mask_token"])
     choice = choose(target, room)

@@ -20,12 +20,12 @@ _WAY_OUT = "take draft_model='lookup'"
 class Sizes:
     """The sizes of lookahead decoding.
 
-    The defaults are smaller than those of llama.cpp's ``examples/lookahead`` (15, 5, 15). They need fewer than half the
-    rows and give as many tokens a round, because a round verifies one n-gram and not fifteen.
+    The defaults are smaller than those of llama.cpp's ``examples/lookahead`` (15, 5, 15). A batch has fewer than half
+    the rows, and a round still gives as many tokens, because a round verifies one n-gram here, and 15 there.
 
     Attributes:
         window: W, how many positions after the text are guessed at once.
-        n_gram: N, the number of tokens in an n-gram. A round drafts at most N - 1 of them, as the first is known.
+        n_gram: N, the number of tokens in an n-gram. The first of them is known, so a round drafts at most N - 1.
         guesses: G, how many n-grams are kept for each first token.
 
     Raises:
@@ -53,7 +53,7 @@ class Sizes:
 
     @property
     def rows(self) -> int:
-        """The number of rows in each batch besides the text's own."""
+        """The number of rows in each batch besides the rows of the text and its draft."""
         return self.window * (self.n_gram - 1) - 1
 
 

@@ -14,7 +14,7 @@ from .draft_options import TEXT
 
 
 class LookupDraft(Draft):
-    """A draft that is looked up in the text."""
+    """A draft that is looked up in the text so far, and in a corpus [n] of tokens."""
 
     def __init__(self, target: Model, corpus: npt.NDArray[np.int32]) -> None:
         super().__init__(LOOKUP, target.why_no_rollback)

@@ -38,7 +38,7 @@ class MtpInFile(DecodingHead[MtpFile]):
 class OwnMtp(DrawingKind):
     """The kind of draft that is the MTP layers of the target's file.
 
-    One layer runs once for each token that it drafts. Several layers take turns.
+    A single layer runs once for each drafted token. Several layers take turns.
     """
 
     name = MTP
@@ -66,7 +66,7 @@ class OwnMtp(DrawingKind):
             raise MemoryError(f"no context for the MTP layers: {why_no_context(errors, 'take a smaller n_ctx (-c)')}")
         hidden.begin(context.address)
         settings = dataclasses.replace(of_target, context_params=params, hidden=hidden)
-        weights = contextlib.ExitStack()  # they belong to the target
+        weights = contextlib.ExitStack()  # keeps the target's weights, which the layers use, until the model is closed
         weights.enter_context(target.kept())
         model = OpenedModel(target.address, context.address, settings, (context, weights), name="draft", taps=taps)
         with freed_after_errors(model.close):
@@ -74,5 +74,5 @@ class OwnMtp(DrawingKind):
 
 
 def _of_layers(n_embd: int, num_layers: int) -> Hidden:
-    """What MTP layers show and read."""
+    """The states that the context of MTP layers shows, and the target's states [n_embd] that it reads."""
     return Hidden(_STATES, n_embd, nextn=True, loads_mtp=True, num_layers=num_layers)

@@ -1,7 +1,7 @@
-"""The decisions about drafts, in one small JSON file for each model.
+"""The decisions of ``draft_model="auto"``: which drafts are faster, in one small JSON file for each model.
 
-The files are in the cache directory and may be deleted at any time. Anything can be in them, so their content is
-checked.
+The files are in the cache directory and may be deleted at any time. Other programs may have changed them, so their
+content is checked.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Paying:
 
     Attributes:
         draft_model: the value to give as ``draft_model``.
-        weights: the size of its weights in bytes.
-        cache: the bytes of a KV cache of `ROOM` tokens.
-        why: the reason to expect that it is faster.
+        weights: the size of the draft's weights in bytes.
+        cache: the bytes of the draft's KV cache of `ROOM` tokens.
+        why: the reason to expect that the draft is faster.
     """
 
     draft_model: str
@@ -49,18 +49,18 @@ class Paying:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What was decided about the drafts of a model.
+    """The decision about the drafts for a model.
 
     Attributes:
-        seen: the digest that `seen` makes of all files that could draft.
+        seen: the digest that the function `seen` makes of all files that could draft.
         is_final: False if T(n) of the target was guessed, so that the decision is made again once T(n) is known.
         paying: the drafts that are faster than plain decoding, the best first.
-        otherwise: the ``draft_model`` if none of these exists or fits into memory: ``"lookup"``, or None for plain
-            decoding.
+        otherwise: the ``draft_model`` if `paying` is empty, or none of its drafts fits into memory: ``"lookup"``, or
+            None for plain decoding.
         why: the reason for `otherwise` if `paying` is empty.
         weights: the size of the target's weights in bytes.
         cache: the bytes of the target's KV cache of `ROOM` tokens.
-        n_ctx: the target's `Survey.n_ctx`.
+        n_ctx: the most tokens in a text that the target was trained with (`Survey.n_ctx`).
         measured: the results of ``specllama drafts --measure``, by ``draft_model``.
     """
 
@@ -139,7 +139,7 @@ def seen(path: str) -> str:
 
 
 def identity(file: str) -> tuple[int, int]:
-    """The size and the modification time (ns) of a file; zeros if it is no file."""
+    """The size and the modification time (ns) of a file; zeros if there is no such file."""
     try:
         found = os.stat(file)
     except (OSError, ValueError):
@@ -172,7 +172,7 @@ _One = TypeVar("_One", Decision, Paying)
 
 
 def _of_type(value: _One) -> _One:
-    """Return the value if its texts are strings and its numbers are ints from 0 up.
+    """Return the value if each field has its declared type, and no int is negative.
 
     Raises:
         ValueError: a field has another type or is negative.

@@ -43,14 +43,14 @@ class ModelDraft(DecodingDraft):
     """A smaller model: the draft of Leviathan et al. (2022) and Chen et al. (2023).
 
     Args:
-        target: the model that it drafts for.
+        target: the model that this model drafts for.
         model: the draft model.
         options: the user's options.
         common: the tokens that both models have; None if their vocabularies are equal.
         more: the base class's other arguments.
 
     Attributes:
-        map: between the draft's tokens and the target's; None if they are equal.
+        map: translates between the draft's tokens and the target's; None if their vocabularies are equal.
 
     Raises:
         ValueError: the model keeps no KV cache, or cannot have this mask token or a draft of its own.
@@ -89,12 +89,12 @@ class ModelDraft(DecodingDraft):
         )
 
     def guessing(self, sequences: Sequences | None) -> _core.Drafter | None:
-        """Make the native drafter that guesses what this one will draw; None if there is none."""
+        """Make the native drafter that guesses the tokens which this draft will draw; None if there is none."""
         return _core.Drafter.lookup(self._corpus) if self._looks_up else None
 
 
 class StagedDraft(ModelDraft):
-    """A draft model with a smaller one of its own, which guesses what it will draw (Spector and Re 2023).
+    """A draft model that has a smaller model as its own draft (staged speculative decoding, Spector and Re 2023).
 
     Args:
         inner: the smaller model, as a draft of the same target.
@@ -120,7 +120,7 @@ class StagedDraft(ModelDraft):
     def guessing(self, sequences: Sequences | None) -> _core.Drafter:
         """See the base class."""
         sequence = self.inner.sequence if sequences is None else sequences["inner"]
-        # Both drafts use the same list of tokens, but only one of them counts what the target writes.
+        # Both drafts use the same list of tokens, but only one of them counts the tokens that the target writes.
         tokens = self._vocabulary.tokens if self.map is None and self.inner.map is None else None
         apart = None if tokens is None else tokens.apart()
         return _core.Drafter.model(sequence, window=self.window, tokens=apart, map=self.inner.map)
@@ -134,14 +134,14 @@ class StagedDraft(ModelDraft):
         """See the base class."""
         try:
             super().close()
-        finally:  # also if Ctrl-C comes when the first one is freed
+        finally:  # also if Ctrl-C comes while the larger draft model is freed
             self.inner.close()
 
 
 def draft_of(
     target: Model, model: Model, options: DraftOptions, inner: ModelDraft | None = None, **more: Any
 ) -> DecodingDraft:
-    """A model as the draft. How its vocabulary relates to the target's decides the class.
+    """Make a draft of a model. How the vocabularies of model and target differ decides the class of the draft.
 
     Raises:
         ValueError: the two models have hardly a token in common, or the class of the draft refuses the model.
@@ -170,7 +170,7 @@ class FileModel(DrawingKind):
 
     @classmethod
     def is_meant(cls, given: Any) -> bool:
-        """See the base class. Any path is meant here: `KINDS` asks the heads first."""
+        """See the base class. Any path counts as a model, because heads come before this kind in `KINDS`."""
         return isinstance(given, str)
 
     def open(self, target: Model, loader: Loader) -> DecodingDraft:
@@ -187,16 +187,16 @@ class FileModel(DrawingKind):
     def _load(self, path: str, target: Model, loader: Loader) -> Loaded:
         draft_kwargs = dict(self.opened_with)
         check_opening(path, draft_kwargs)
-        # The roles of tokens are compared later, when the draft is open.
+        # Only the files' lists of tokens are compared. `draft_of` compares the roles of tokens, when the draft is open.
         if not have_same_tokens(target.settings.path, path):
             check_vocabulary_of_file(require_in_common, target.vocab, path, overrides=draft_kwargs.get("kv_overrides"))
         return loader.load(path, target, draft_kwargs)
 
     def _open_inner(self, path: str, target: Model, loader: Loader) -> ModelDraft:
-        """Open the draft's own draft. It is made as a draft for the target, because it reads the target's text.
+        """Open the draft's own draft. It is opened as a draft for the target, because it reads the target's text.
 
         Raises:
-            ValueError: it has another tokenizer, or the class of the draft refuses the model.
+            ValueError: the model has another tokenizer, or is recurrent, or `ModelDraft` refuses it.
         """
         model, given, close = self._load(path, target, loader)
         with freed_after_errors(close):
@@ -239,13 +239,13 @@ def borrowed(given: Any) -> Model:
     """The model that an object lends as a draft. Each class of such objects registers its function here.
 
     Raises:
-        TypeError: the object's class has registered none.
+        TypeError: the object's class has registered no function.
     """
     raise TypeError(type(given))
 
 
 def _mask_of(given: int | None, model: Model) -> int | None:
-    """The mask token that was given, or that the draft's file names."""
+    """The mask token that the user gives, or else the one that the draft's file names; None if there is neither."""
     named = model.settings.metadata.get(MASK_TOKEN)
     return int(named) if given is None and named is not None else given
 
@@ -254,7 +254,7 @@ def _require_one(mask: int | None, inner: Any) -> None:
     """Refuse a draft of its own for a parallel draft model, which drafts several tokens in one decode.
 
     Raises:
-        ValueError: there are both.
+        ValueError: the draft model has both a mask token and a draft of its own.
     """
     if mask is not None and inner is not None:
         raise ValueError(
@@ -281,7 +281,7 @@ def _checked_mask(mask: int | None, draft: _core.Decoder) -> int | None:
 
 
 def _forgets(draft: _core.Decoder) -> bool:
-    """Whether its memory can be cut at any position."""
+    """Whether the draft's memory is a KV cache, whose last tokens can be removed, and no recurrent state."""
     return draft.rollback.startswith("seq_rm")
 
 
@@ -289,11 +289,11 @@ def _inner_of(options: DraftOptions) -> str | None:
     """The path of the draft's own draft (staged speculative decoding, Spector and Re 2023, arXiv 2308.04623).
 
     Returns:
-        None if it has none, or looks up.
+        None if the draft has no draft of its own, or has ``"lookup"``, which is no file.
 
     Raises:
-        ModelNotFoundError: it is neither ``"lookup"`` nor a file.
-        ValueError: it is no model, or a mask token was given, too.
+        ModelNotFoundError: the draft's own draft is neither ``"lookup"`` nor a file.
+        ValueError: the file is no model, or a mask token was given, too.
     """
     given = options.inner
     _require_one(options.draft_mask_token, given)

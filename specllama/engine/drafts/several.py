@@ -1,4 +1,4 @@
-"""A head and a model that draft for one target. Each round uses the one that promises most."""
+"""A head and a model that draft for one target. Each round uses the draft that promises the largest speedup."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class CombinedDraft(Draft):
         """See the base class."""
         try:
             self.both[0].close()
-        finally:  # also if Ctrl-C comes when the first one is freed
+        finally:  # also if Ctrl-C comes while the head is freed
             self.both[1].close()
 
 
@@ -89,8 +89,8 @@ class HeadAndModel(DraftKind):
     """The kind of draft that is a list of a head and a model.
 
     Args:
-        options: what the user says of both. Each draft gets the options that it takes. ``draft_kwargs`` go to the model
-            if it is given by its path, and to the head otherwise.
+        options: the user's options for the two drafts. Each draft gets the options that it takes. ``draft_kwargs`` go
+            to the model if the model is given by its path, and to the head otherwise.
         kinds: the kind of each draft.
         given: the user's value for each draft.
 
@@ -121,7 +121,7 @@ class HeadAndModel(DraftKind):
         return self._both[0].hidden_states(target)
 
     def open(self, target: Model, loader: Loader) -> CombinedDraft:
-        """See the base class. Both are opened, or none."""
+        """See the base class. If the model cannot be opened, the head is closed again."""
         with contextlib.ExitStack() as stack:
             drafts = []
             for kind in self._both:

@@ -76,7 +76,7 @@ def native_head(file: StateHeadFile, target: str) -> _core.StateHead:
 
     Args:
         file: the head.
-        target: the path of the target, whose token embeddings a Hydra head uses if it has none of its own.
+        target: the path of the target. A Hydra head without token embeddings uses the target's.
 
     Raises:
         ValueError: a tensor is missing or has a type that is not supported, or the shapes do not fit together.

@@ -1,6 +1,7 @@
-"""The list of tokens that a draft model chooses among: those that its target writes most.
+"""The list of tokens that a draft model chooses among: the tokens that its target has written most often.
 
-Each logit costs the reading of a row of the output matrix, and a text uses a small part of a large vocabulary.
+A short list makes the draft faster: each logit costs the reading of a row of the output matrix, and a text uses a
+small part of a large vocabulary.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from specllama.engine.model import Model
 DraftVocabularySize = int | Literal["auto"] | None
 
 _LOGGER = logging.getLogger("specllama")
-_USUAL = 32_768  # the number of tokens for "auto"
-_LARGE = 65_536  # tokens: in a vocabulary up to this size a list saves little
-_GROUP = 16  # tokens that are computed together
+_USUAL = 32_768  # the number of tokens in a list of the size "auto"
+_LARGE = 65_536  # tokens: a vocabulary up to this size gets no list by "auto", which would save little
+_GROUP = 16  # tokens whose logits are computed together; lists and counts are of such groups
 _FORMAT = 1
-_MOST_GROUPS = 3_000  # groups in a file
-_MOST_WRITTEN = 1_000_000  # counted tokens: beyond this number all counts are halved
+_MOST_GROUPS = 3_000  # the most groups whose counts a file holds
+_MOST_WRITTEN = 1_000_000  # the largest sum of all counts in a file: above it, all counts are halved
 
 
 def checked_draft_vocabulary(value: Any) -> DraftVocabularySize:
@@ -57,14 +58,14 @@ class DraftVocabulary:
     """The list of tokens for one target and its draft.
 
     The list is fixed while the draft is open, so that a seed always gives the same text. (Under some rules the text
-    depends on the draft.) What the target writes is counted, and makes the list of the next process. Tokens of the
-    current text can always be drafted, too.
+    depends on the draft.) The tokens that the target writes meanwhile are counted, for the list of the next process.
+    Tokens of the current text can always be drafted, even if they are not in the list.
 
     Args:
         target: the model whose texts are counted.
         draft: the draft model, whose tokens are in the list.
-        size: how many tokens the list has.
-        is_same: True if the two vocabularies are equal. Then the counts serve every draft of this target.
+        size: the number of tokens in the list, or ``"auto"``; None for no list.
+        is_same: True if the two vocabularies are equal. Then all such drafts of this target share the counts.
 
     Attributes:
         tokens: the list; None if the draft chooses among all its tokens.
@@ -90,9 +91,9 @@ class DraftVocabulary:
 
 
 def _most_written(written: Counter[int], n_vocab: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """The first token of each chosen group. Groups that were written most come first, then those with the lowest ids.
+    """The first token of each chosen group. The most written groups come first, then groups with low ids fill the list.
 
-    Low ids are usually the common tokens.
+    Low ids are usually common tokens.
     """
     groups = sorted(range(-(-n_vocab // _GROUP)), key=lambda group: (-written[group], group))
     return np.array(groups[: size // _GROUP], dtype=np.int32) * _GROUP
@@ -117,7 +118,7 @@ def _is_count(name: str, count: Any) -> TypeGuard[int]:
 
 
 def _keep(tokens: _core.DraftTokens, path: Path, key: dict[str, Any], process: int) -> None:
-    """Add the counts since the list was made to those that are in the file by now."""
+    """Add this process's counts to the counts in the file, which other processes may have changed meanwhile."""
     now = tokens.take_written()
     if not now or os.getpid() != process:  # a forked process has inherited its parent's counts
         return
