@@ -7,7 +7,7 @@ namespace specllama {
 
 // Parts that need no llama.cpp.
 void bind_errors(pybind11::module_ & module);         // exception types
-void bind_blocks(pybind11::module_ & module);         // which threads are in a block of Python code
+void bind_blocks(pybind11::module_ & module);         // blocks of Python code that one thread at a time may enter
 void bind_samplers(pybind11::module_ & module);       // the sampler chain's parameters
 void bind_distributions(pybind11::module_ & module);  // the distributions that the sampler chain makes
 void bind_tables(pybind11::module_ & module);         // which rules and drafters there are

@@ -7,10 +7,10 @@ namespace specllama::kernels {
 namespace {
 
 struct AvxVnniLanes : Avx2Lanes {
-    // How many columns are multiplied at once. The sums of four columns fit into registers. With spans of 16, the codes
-    // stay in registers instead, and eight columns share the work of unpacking them.
+    // How many columns are multiplied at once. One sum for each of four columns fits into the registers. If 16 values
+    // share a scale (layout.span), the unpacked codes stay in registers instead, and eight columns share them.
     static constexpr int columns_at_once(const Layout & layout) { return layout.span == 16 ? 8 : 4; }
-    static constexpr bool kHoldsAllSums = false;
+    static constexpr bool kHoldsAllSums = false;  // two sums of each column do not fit
 
     static Lanes dot_bytes(Lanes sum, Lanes codes, __m256i x) {
         return {_mm256_dpbusd_avx_epi32(sum.low, codes.low, x), _mm256_dpbusd_avx_epi32(sum.high, codes.high, x)};

@@ -93,7 +93,7 @@ private:
     std::vector<std::shared_ptr<Drafter>> drafters_;
     std::vector<DrawingDrafter *> drawers_;  // those of drafters_ that draw
     DrawingDrafter * drawer_ = nullptr;      // the one that draws in this round
-    Drafter * branching_ = nullptr;          // the one that has branch rows in this round
+    Drafter * branching_ = nullptr;          // the one whose rows beside the text (BranchRow) the target decodes
     bool can_be_paced_ = true;
     Pace pace_;
     std::optional<Task> task_;

@@ -86,7 +86,8 @@ private:
     std::size_t others_ = 0;  // see among()
     bool learns_ = true;
     std::size_t num_observed_ = 0;
-    // The observations since the level was distrusted. num_since_ is settled_ if the level is not distrusted.
+    // The first observations after distrust_level(), from which the level is found again. num_since_ says how many
+    // there are; it is settled_ while the level is trusted.
     std::array<Observation, settled_> since_;
     std::size_t num_since_ = settled_;
     double distrusted_ = 0.0;  // the level that is distrusted

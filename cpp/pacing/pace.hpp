@@ -156,6 +156,7 @@ public:
     const PaceCounters & counters() const { return counters_; }
 
 private:
+    // A drafter that draws its tokens by decodes, as the pace knows it: see add_drawer().
     struct Drawer {
         Source source;
         std::size_t n_batch;

@@ -21,7 +21,9 @@ from specllama.drop_in.lending import lent
 from specllama.drop_in.prompt_tokens import continuation_tokens
 from specllama.engine.model import Model
 
-_MARK = "u" + secrets.token_hex(8)  # random, so that no text has it; filters of templates do not change such letters
+# The mark in names of special tokens that users write, so that the names stay text. It is random, so that no text has
+# it, and filters of templates do not change its characters.
+_MARK = "u" + secrets.token_hex(8)
 _CUT = "v" + secrets.token_hex(8)
 """The mark in names that tokenizers read as tokens even in plain text: the text is cut there and tokenized in parts."""
 _JOINER = "\u2060"  # an invisible character without width, which is put in place of a mark that nobody would remove

@@ -34,7 +34,7 @@ _GUESSED = {n: 1.0 + 0.15 * (n - 1) for n in range(1, 10)}
 The guess is rather too high: batches cost less with our kernels or on a GPU.
 """
 _LEAST_FOREIGN = 1.25  # the least for a draft with another tokenizer: lookup gives 1.1, and costs no memory
-_MOST_KEPT = 8  # the most drafts in a decision
+_MOST_KEPT = 8  # the most drafts that a Decision keeps, the best ones
 _SPARE = 1 << 28  # bytes of memory that must stay free beside the target and the draft
 
 
