@@ -7,10 +7,8 @@ from specllama.models.eagle3_file import Eagle3File
 
 from .head import DecodingHead
 
-_STATES = (
-    "eagle3_prenorm-0",
-    "fc_out",
-)  # tensors of llama.cpp's graph: the head's own state, the output of its encoder
+# Tensors of llama.cpp's graph: the state of the head itself, and the output of its encoder.
+_STATES = ("eagle3_prenorm-0", "fc_out")
 
 
 class Eagle3InFile(DecodingHead[Eagle3File]):
