@@ -41,9 +41,9 @@ complete: $(VENV)/.installed
 	@$(BIN)/python -c "from specllama import _core_test" 2>/dev/null || rm -f $(VENV)/.installed
 	@$(MAKE) --no-print-directory $(VENV)/.installed
 
-test: $(VENV)/.test ## Run the tests that take minutes (PYTEST_ARGS="-k name" chooses; missing models are skipped)
-	$(RUN) $(PYTEST) -m "not long" $(PYTEST_ARGS)
-	@echo 'Tests marked "long" were left out. make test-all runs all of them.'
+test: $(VENV)/.test ## Run the tests that take minutes, two cases of each (PYTEST_ARGS="-k name": all cases; missing models are skipped)
+	$(RUN) $(if $(PYTEST_ARGS),,SPECLLAMA_MOST_CASES=2) $(PYTEST) -m "not long" $(PYTEST_ARGS)
+	@echo 'Tests marked "long" and further cases were left out. make test-all runs all of them.'
 
 test-all: $(VENV)/.test-all ## Run all tests, and some of them again with as many threads as there are
 	$(RUN) $(PYTEST) $(PYTEST_ARGS)

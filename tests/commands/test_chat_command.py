@@ -252,6 +252,7 @@ class Terminal:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of POSIX")
+@pytest.mark.long
 def test_in_a_terminal(tiny_files: TinyFiles, tmp_path: Path) -> None:
     models = ["-m", str(tiny_files.target), "-md", str(tiny_files.good), "-t", "1", "-c", "1024", "--temp", "1.5"]
     terminal = Terminal(*models, "--origins", "--seed", "3", "--num-draft-tokens", "4")

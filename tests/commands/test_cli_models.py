@@ -65,6 +65,7 @@ def test_quantize(tiny_files: TinyFiles, tmp_path: Path, capsys: pytest.CaptureF
     assert "is not a GGUF file" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_quantize_says_that_more_bits_bring_nothing_back(
     tiny_files: TinyFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -108,6 +108,7 @@ sys.exit(cli.main(["generate", "-m", "none.gguf", "-p", "x"]))
 """
 
 
+@pytest.mark.long
 def test_a_signal_that_somebody_drops_comes_again() -> None:
     done = subprocess.run([sys.executable, "-c", _DROPS_ONE], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "dropped\n"

@@ -25,6 +25,7 @@ def line(tiny_files: TinyFiles, tmp_path: Path) -> list[str]:
     return ["bench", "--against", "llama_cpp", *models, "--prompts", str(path), "-n", "12"]
 
 
+@pytest.mark.long
 def test_calls_by_turns(line: list[str], make_base: MakeBase, tiny_files: TinyFiles) -> None:
     done = faults.run(*line, "-o", "json", "--repeat", "2")
     assert done.returncode == 0, done.stderr
@@ -53,6 +54,7 @@ def test_calls_by_turns(line: list[str], make_base: MakeBase, tiny_files: TinyFi
     assert found["settings"]["command"].startswith("specllama bench --against llama_cpp")
 
 
+@pytest.mark.long
 def test_markdown_and_a_prompt_that_does_not_fit(line: list[str], tmp_path: Path) -> None:
     long = tmp_path / "long.txt"
     long.write_text("the cat " * 400)

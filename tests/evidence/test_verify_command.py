@@ -80,6 +80,7 @@ def test_json(verify: Verify, capsys: pytest.CaptureFixture[str]) -> None:
     assert result["machine"]["target"]["file"] == "target.gguf"
 
 
+@pytest.mark.long
 def test_a_failure_is_named_and_exits_with_1(
     verify: Verify, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

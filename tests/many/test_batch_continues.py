@@ -129,6 +129,7 @@ def test_answers_to_another_input(files: Files, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+@pytest.mark.long
 def test_a_full_disk(files: Files) -> None:
     files.write(*MANY)
     done = faults.run(

@@ -162,6 +162,7 @@ def test_the_command_measures(tiny_files: TinyFiles, tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.filterwarnings("ignore:the draft .* is larger than the target")
+@pytest.mark.long
 def test_a_hybrid_target_has_the_memory_that_a_draft_gets(
     tiny_files: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_model_gets_a_name(repository: type[Hub], tiny_files: TinyFiles) -> No
     assert f"{REPO}:m-Q4_K_M.gguf" in listed
 
 
+@pytest.mark.long
 def test_commands_download_what_is_named_with_its_type(repository: type[Hub], tiny_files: TinyFiles) -> None:
     """As llama.cpp's ``-hf`` does. A name without a type may be a path with a mistake."""
     repository.repositories[REPO]["m-Q4_K_M.gguf"] = tiny_files.target.read_bytes()

@@ -93,6 +93,7 @@ def test_a_pure_type_is_that_of_the_output_matrix_too(model: Path) -> None:
     assert found["usage"]["completion_tokens"] == 3
 
 
+@pytest.mark.long
 def test_catalog_names(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = catalog.Model("tiny", "Tiny", "tiny-f32.gguf", "F32", model.stat().st_size, "0" * 64, "MIT", "a/b")
     known = catalog.Catalog({"tiny": entry}, "tiny", "tiny")
@@ -231,6 +232,7 @@ PLANS = pytest.mark.skipif(
 
 
 @PLANS
+@pytest.mark.long
 def test_what_will_be_made_is_said_before_and_after(model: Path, tmp_path: Path) -> None:
     """Rows of 32 numbers are no whole blocks of 256: llama.cpp takes larger types."""
     plans = planned(model, ["F16", "Q8_0", "Q4_0", "Q4_K_M", "Q2_K"])

@@ -202,6 +202,7 @@ def test_values_are_counted_outside_of_texts(served: Served) -> None:
             assert served.client.post("/v1/completions", content=content, headers=JSON).status_code == status
 
 
+@pytest.mark.long
 def test_a_body_has_a_limit(make_llama: MakeLlama) -> None:
     def in_parts(size: int) -> Iterator[bytes]:
         for _ in range(size // 1000):

@@ -261,6 +261,7 @@ MANY: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("max_parallel", [1, 4])
+@pytest.mark.long
 def test_what_nobody_reads_is_bounded(llm: specllama.Llama, monkeypatch: pytest.MonkeyPatch, max_parallel: int) -> None:
     """It took all the memory that all its texts take: gigabytes. Others are answered, before or behind it."""
     monkeypatch.setattr(job, "_MOST_UNREAD", 200_000)
@@ -305,6 +306,7 @@ def test_others_go_on_while_a_text_waits_for_its_reader(make_llama: MakeLlama, m
     assert texts(received) == texts(whole.content) and len(texts(received)) == 3
 
 
+@pytest.mark.long
 def test_a_connection_that_nobody_reads_is_closed(make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the command configures the server: a stream that has ended keeps nothing, either."""
     monkeypatch.setattr(connections, "SECONDS_TO_READ", 0.5)

@@ -74,6 +74,7 @@ def test_what_learns(tiny_files: TinyFiles) -> None:
     assert where == {5, 6, 7, 8}
 
 
+@pytest.mark.long
 def test_it_is_right_more_often(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, cache: Path) -> None:
     model, small = pair(tiny_files, tmp_path)
     with trained(model, Budget(tokens=6000, answer=64, parallel=4), kind="pard", small=small, threads=1) as made:

@@ -146,6 +146,7 @@ def test_the_file_is_a_model(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_p
 
 
 @pytest.mark.parametrize("kind", ["sibling", "pard"])
+@pytest.mark.long
 def test_the_command(
     tiny_files: TinyFiles, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:

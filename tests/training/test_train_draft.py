@@ -103,6 +103,7 @@ class Interrupting(Heard):
             raise KeyboardInterrupt
 
 
+@pytest.mark.long
 def test_it_goes_on_where_it_was(model: Path, cache: Path) -> None:
     """Ctrl-C in each step: what was done is not done again, and in the end there is a head and nothing else."""
     before: list[Any] = []
@@ -171,6 +172,7 @@ def gain_here(monkeypatch: pytest.MonkeyPatch, ratio: float) -> None:
     monkeypatch.setattr("specllama.evidence.draft_pays.gain_of", gain_of)
 
 
+@pytest.mark.long
 def test_the_command(
     model: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +229,7 @@ def test_the_usual_kind(
     assert heard == [kind]
 
 
+@pytest.mark.long
 def test_ctrl_c_says_how_to_go_on(
     model: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +292,7 @@ def test_what_follows_the_training_ends_no_command(
     assert (", and by auto" in err) == (fails in ("remember", "a loop of links"))
 
 
+@pytest.mark.long
 def test_trainings_that_did_not_end_are_named(model: Path, cache: Path) -> None:
     with pytest.raises(KeyboardInterrupt), trained(model, BUDGET, threads=1, progress=Interrupting("states")):
         pass
@@ -419,6 +423,7 @@ def test_damaged_files(
     assert why in said
 
 
+@pytest.mark.long
 def test_a_full_disk_at_the_end(model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -443,6 +448,7 @@ def test_layers_for_mtp_are_not_counted(tiny_files: TinyFiles, tmp_path: Path) -
         read_target(str(path))
 
 
+@pytest.mark.long
 def test_another_budget_goes_on_with_the_text(model: Path, cache: Path) -> None:
     """What an earlier training had written is not written again, and of too much of it a part is taken."""
     sizes = []
