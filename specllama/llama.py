@@ -36,7 +36,7 @@ from .drop_in.embedding import as_inputs, batches, embeddings
 from .drop_in.lending import lent
 from .drop_in.requests import call_of, request_of
 from .drop_in.sampling import sampled
-from .drop_in.saved_state import fitted, marked, origin_of, raise_refused, require_loaded
+from .drop_in.saved_state import fitted, marked, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
 from .drop_in.tokenizing import Tokenizing
 from .drop_in.view import Call, EngineLlama, exclusively, llama_of
@@ -48,7 +48,6 @@ from .engine.drafts.vocabulary import DraftVocabularySize
 from .engine.engine import Engine
 from .engine.forks import told_of_forks
 from .engine.generation import Generation
-from .engine.kept_texts import checked_cache_ram
 from .engine.model import token_ids
 from .engine.options import (
     NumDraftTokens,
@@ -56,7 +55,9 @@ from .engine.options import (
     checked_max_draft_tokens,
     checked_seed,
 )
+from .engine.origin import origin_of
 from .engine.position import Position
+from .engine.prefixes.store import StoreOptions
 from .engine.slot import raise_busy
 from .engine.texts import checked_cache_tokens, checked_max_parallel
 from .many.completions import ParallelCompletions
@@ -126,8 +127,11 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         max_parallel: how many texts ``create_completions`` generates at once. Each has room for ``n_ctx`` tokens.
         cache_tokens: how many tokens the KV cache of these texts holds, at least ``n_ctx``. None: ``n_ctx`` for each
             text. If the cache is full, the youngest text waits until there is room, and is then decoded again.
-        cache_ram: MiB for copies of the KV cache of earlier texts, if texts are generated one at a time. A text that
-            continues an earlier one then need not decode it again. 0 keeps no copy, -1 has no limit.
+        cache_ram: MiB in memory for copies of the KV cache of earlier texts. What a prompt has in common with one of
+            them is then not decoded again. 0 keeps no copy, -1 has no limit.
+        cache_dir: a folder for such copies, which later processes use, too; None for none. It holds what users wrote:
+            only the user can read it.
+        cache_disk: the most GiB that this folder may take. What was unused for longest is deleted first.
         kwargs: all other arguments of ``llama_cpp.Llama``. ``logits_all`` is ignored: logprobs do not need it.
 
     Raises:
@@ -155,6 +159,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         max_parallel: int = 8,
         cache_tokens: int | None = None,
         cache_ram: int = 0,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_disk: float = 8.0,
         **kwargs: Any,
     ) -> None:
         options = Options.checked(num_draft_tokens, verify, max_draft_tokens)
@@ -162,7 +168,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         self._kernels = checked_kernels(kernels)
         self.max_parallel = checked_max_parallel(max_parallel)
         self.cache_tokens = checked_cache_tokens(cache_tokens)
-        self.cache_ram = checked_cache_ram(cache_ram)
+        store_options = StoreOptions.checked(cache_ram, cache_dir, cache_disk)
+        self.cache_ram, self.cache_dir, self.cache_disk = dataclasses.astuple(store_options)
         check_constructor(kwargs)
         self._draft_options = DraftOptions(
             draft_model, draft_kwargs, lookup_corpus, draft_vocabulary, draft_mask_token, draft_window
@@ -188,25 +195,26 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         check_opening(model_path, kwargs)
         kwargs["n_ctx"] = n_ctx_with_positions(model_path, kwargs.get("n_ctx", _SIZE), is_asked="n_ctx" in kwargs)
         threads = llama_threads(kwargs.get("n_threads"), kwargs.get("n_threads_batch"))
-        weights = self._construct(
+        self._construct(
             model_path,
             {**kwargs, "n_threads": threads[0], "n_threads_batch": threads[1]},
             name="target",
             kernels=self._kernels,
             num_snapshots=0 if draft is None else options.most_draft_tokens,
             num_branches=0 if draft is None else draft.num_branches,
+            has_spare=store_options.keeps_some,
         )
         self._seed = llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked  # 0 is a seed like any other
         self.scores = np.empty((0, self._n_vocab), dtype=np.single)  # frees the base class's array
         self.input_ids = np.zeros(self.n_ctx(), dtype=np.intc)  # llama.cpp may have rounded n_ctx up
         model = lent(self)
-        self._origin = origin_of(self, model.settings, weights)
+        self._origin = origin_of(model)
         self.engine = Engine(
             model,
             options=options,
             position=self.position,
             cache_tokens=self.cache_tokens,
-            cache_ram=self.cache_ram,
+            store_options=store_options,
         )
         if not (kwargs.get("embedding") or kwargs.get("vocab_only")):
             model.sequence  # refuses a model that cannot generate  # noqa: B018
@@ -602,7 +610,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             "flash_attn": self._kwargs.get("flash_attn"),
             "max_parallel": self.max_parallel,
             "cache_tokens": self.cache_tokens,
-            "cache_ram": self.cache_ram,
+            **{name: getattr(self, name) for name in ("cache_ram", "cache_dir", "cache_disk")},
         }
 
     def __enter__(self) -> Llama:

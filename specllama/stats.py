@@ -33,7 +33,7 @@ class Stats:
     num_prompt_tokens: int = 0
     """Tokens of the prompt, and tokens that the caller has appended later (``append``, ``send``)."""
     num_prompt_tokens_reused: int = 0
-    """Prompt tokens found in the target's KV cache. The last token is always decoded, because its logits are needed."""
+    """Prompt tokens that were kept, and not decoded. The last token is always decoded: its logits are needed."""
     num_tokens: int = 0
     """Generated tokens that the caller has received."""
     num_first_tokens: int = 0
@@ -114,6 +114,10 @@ class Stats:
     of ``coupled`` decoding is the same with any draft or none."""
     backend_notes: tuple[str, ...] = ()
     """What was changed about llama.cpp's CPU backend for this process, such as AMX being turned off."""
+    num_prompt_tokens_from_ram: int = 0
+    """Of the reused tokens, those that came from copies in memory (``cache_ram``)."""
+    num_prompt_tokens_from_disk: int = 0
+    """Of the reused tokens, those that came from files (``cache_dir``). All others were in the target's KV cache."""
 
     @property
     def num_round_tokens(self) -> int:
@@ -149,7 +153,7 @@ class Stats:
     def _speed(self) -> str:
         return (
             f"{self.num_tokens} tokens in {self.total_seconds:.2f} s, {self.tokens_per_second:.2f} tokens/s "
-            f"after a prompt of {self.num_prompt_tokens} ({self.num_prompt_tokens_reused} reused)"
+            f"after a prompt of {self.num_prompt_tokens} ({self._reused()} reused)"
         )
 
     def _accepted(self) -> str:
@@ -182,6 +186,11 @@ class Stats:
             lines.append(f"kernels {self.kernels}{bits}")
         lines += self.backend_notes
         return "\n".join(lines)
+
+    def _reused(self) -> str:
+        copied = {"memory": self.num_prompt_tokens_from_ram, "disk": self.num_prompt_tokens_from_disk}
+        said = ", ".join(f"{count} from {place}" for place, count in copied.items() if count)
+        return f"{self.num_prompt_tokens_reused}{f', {said},' if said else ''}"
 
     def _pace_lines(self) -> list[str]:
         drafters = ", ".join(

@@ -62,6 +62,48 @@ py::array_t<float> states(const Sequence & self, std::size_t count) {
     return py::array_t<float>({rows, size}, found.data());
 }
 
+using Bytes = py::array_t<std::uint8_t, py::array::c_style>;
+
+// An array that owns these bytes; None if there are none.
+std::optional<Bytes> owned_array(StateBytes state) {
+    if (state.size == 0) {
+        return std::nullopt;
+    }
+    std::uint8_t * data = state.data.release();
+    const py::capsule owner(data, [](void * bytes) { delete[] static_cast<std::uint8_t *>(bytes); });
+    return Bytes(static_cast<py::ssize_t>(state.size), data, owner);
+}
+
+// Calls a function of the sequence without the GIL, while no other thread decodes.
+template <typename Function>
+auto exclusively(Sequence & self, Function function) {
+    const GilReleased released;
+    const Decoder::Use in_use(self.decoder());
+    return function();
+}
+
+std::optional<Bytes> copy_range(Sequence & self, std::size_t first, std::size_t end) {
+    return owned_array(exclusively(self, [&] { return self.copy_range(first, end); }));
+}
+
+std::optional<Bytes> copy_point(Sequence & self, std::size_t count) {
+    return owned_array(exclusively(self, [&] { return self.copy_point(count); }));
+}
+
+bool put_range(Sequence & self, const Bytes & data, const Tokens & tokens) {
+    const std::vector<int32_t> added = to_vector(tokens);
+    const std::uint8_t * bytes = data.data();
+    const auto size = static_cast<std::size_t>(data.size());
+    return exclusively(self, [&] { return self.put_range(bytes, size, added); });
+}
+
+bool put_point(Sequence & self, const Bytes & data, const Tokens & tokens) {
+    const std::vector<int32_t> text = to_vector(tokens);
+    const std::uint8_t * bytes = data.data();
+    const auto size = static_cast<std::size_t>(data.size());
+    return exclusively(self, [&] { return self.put_point(bytes, size, text); });
+}
+
 unsigned long interpreter_thread = 0;  // the main thread: it ends the interpreter, and runs until then
 
 bool nobody_waits() { return python_ends() && PyThread_get_thread_ident() != interpreter_thread; }
@@ -103,22 +145,28 @@ void bind_decoder_class(py::module_ & module) {
         .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t context, std::string name, std::size_t n_ctx,
                          std::shared_ptr<Taps> taps, std::size_t n_features, bool encodes, bool embeds,
                          std::optional<NoiseBlock> block, bool of_wanted, std::size_t num_layers,
-                         std::uintptr_t choose_layer) {
+                         std::uintptr_t choose_layer, int32_t spare, bool keeps_window) {
                  HiddenStates hidden{std::move(taps), n_features, encodes, block, of_wanted, num_layers};
                  hidden.choose_layer = reinterpret_cast<void (*)(llama_context *, int32_t)>(choose_layer);
                  return std::make_shared<Decoder>(std::move(api), at_address<llama_context>(context), std::move(name),
-                                                  n_ctx, std::move(hidden), embeds);
+                                                  n_ctx, std::move(hidden), embeds,
+                                                  ContextExtras{spare, keeps_window});
              }),
              py::arg("api"), py::arg("context"), py::arg("name"), py::arg("n_ctx") = 0, py::arg("taps") = nullptr,
              py::arg("n_features") = 0, py::arg("encodes") = false, py::arg("embeds") = false,
              py::arg("block") = py::none(), py::arg("of_wanted") = false, py::arg("num_layers") = 1,
-             py::arg("choose_layer") = 0)
+             py::arg("choose_layer") = 0, py::arg("spare") = -1, py::arg("keeps_window") = false)
         .def_property_readonly("n_ctx", &Decoder::n_ctx)
         .def_property_readonly("n_vocab", &Decoder::n_vocab)
         .def_property_readonly("num_decoded", &Decoder::num_decoded)
         .def_property_readonly("rollback", [](const Decoder & self) { return name_of(self.rollback()); })
         .def_property_readonly("batch_invariant", &Decoder::is_batch_invariant)
         .def_property_readonly("is_in_use", &Decoder::is_in_use)
+        .def_property_readonly("num_cells", &Decoder::num_cells)
+        .def_property_readonly("is_head", &Decoder::is_head)
+        .def_property_readonly("can_copy", &Decoder::can_copy)
+        .def_property_readonly("copies_ranges", &Decoder::copies_ranges)
+        .def_property_readonly("needs_points", &Decoder::needs_points)
         .def("close", [](Decoder & self) {
             const Decoder::Use in_use(self);
             self.close();
@@ -162,6 +210,20 @@ void bind_sequence_class(py::module_ & module) {
                  const Decoder::Use in_use(self.decoder());
                  self.save(1);
              })
+        .def(
+            "borrow",
+            [](Sequence & self, const Tokens & history) {
+                const std::vector<int32_t> wanted = to_vector(history);
+                const GilReleased released;
+                const Decoder::Use in_use(self.decoder());
+                self.borrow(wanted);
+            },
+            py::arg("history"))
+        .def("copy_range", &copy_range, py::arg("first"), py::arg("end"))
+        .def("put_range", &put_range, py::arg("data"), py::arg("tokens"))
+        .def("copy_point", &copy_point, py::arg("count"))
+        .def("put_point", &put_point, py::arg("data"), py::arg("tokens"))
+        .def_property_readonly("copied_points", &Sequence::copied_points)
         .def("decode", &decode, py::arg("tokens"), py::arg("first_output"), py::arg("listed") = py::none(),
              py::arg("keeps_states") = false)
         .def("states", &states, py::arg("count"))

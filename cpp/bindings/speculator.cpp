@@ -6,6 +6,8 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
@@ -120,6 +122,20 @@ void bind_speculator(py::module_ & module) {
              py::arg("max_tokens") = static_cast<std::size_t>(-1), py::arg("logits_processor") = py::none(),
              py::arg("constraint") = nullptr, py::arg("poll") = py::none(), py::arg("keeps_logits") = false,
              py::arg("corpus") = py::none())
+        .def("memories",
+             [](Speculator & self) {
+                 std::vector<std::pair<std::shared_ptr<Sequence>, py::array_t<int32_t>>> all;
+                 for (const DrafterMemory & memory : self.memories()) {
+                     all.emplace_back(memory.sequence, to_array(memory.tokens));
+                 }
+                 return all;
+             })
+        .def(
+            "refilled",
+            [](Speculator & self, std::size_t num_from_ram, std::size_t num_from_disk) {
+                without_gil([&] { self.refilled(num_from_ram, num_from_disk); });
+            },
+            py::arg("num_from_ram"), py::arg("num_from_disk"))
         .def("prefill", [](Speculator & self) { return without_gil([&] { return self.prefill(); }); })
         .def(
             "step",

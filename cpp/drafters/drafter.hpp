@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -63,6 +64,12 @@ struct DraftRequest {
     }
 };
 
+// A memory of a drafter, and the tokens that it is to hold before the text's last token.
+struct DrafterMemory {
+    std::shared_ptr<Sequence> sequence;
+    std::vector<int32_t> tokens;
+};
+
 class Drafter {
 public:
     explicit Drafter(Source source) : source_(source) {}
@@ -92,6 +99,10 @@ public:
     virtual std::size_t state_size() const { return 0; }
     // The sequences that the drafter decodes with. The loop marks their decoders as in use.
     virtual std::vector<Sequence *> sequences() const { return {}; }
+    // The memories in which other code may put copies of tokens that were decoded before, when a generation has begun.
+    virtual std::vector<DrafterMemory> memories(const std::vector<int32_t> & /*history*/) const { return {}; }
+    // Other code has done so.
+    virtual void refilled(const std::vector<int32_t> & /*history*/) {}
     // Whether the drafter offers only text that must come next. If it offers any, no other drafter is asked.
     virtual bool forces() const { return false; }
     // Whether a pace may choose how many tokens of an offer are taken; else the whole offer is taken.

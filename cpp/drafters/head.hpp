@@ -37,6 +37,7 @@ public:
 protected:
     void read(std::size_t count) override { decode_text(count, false); }
     std::size_t num_true() const override { return std::min(num_true_, num_held()); }
+    void all_are_true() override { num_true_ = num_held(); }
 
 private:
     void decode_text(std::size_t count, bool draws);

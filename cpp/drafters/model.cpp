@@ -49,6 +49,20 @@ std::vector<Sequence *> ModelDrafter::sequences() const {
     return all;
 }
 
+std::vector<DrafterMemory> ModelDrafter::memories(const std::vector<int32_t> & history) const {
+    std::vector<DrafterMemory> all = inner_ ? inner_->memories(history) : std::vector<DrafterMemory>();
+    if (!text_.empty()) {
+        all.push_back({sequence_, {text_.begin(), text_.end() - 1}});
+    }
+    return all;
+}
+
+void ModelDrafter::refilled(const std::vector<int32_t> & history) {
+    if (inner_) {
+        inner_->refilled(history);
+    }
+}
+
 double ModelDrafter::decode_seconds() const {
     const DrawingDrafter * drawing = drawing_inner();
     return sequence_->decode_seconds() + (drawing != nullptr ? drawing->decode_seconds() : 0.0);

@@ -41,6 +41,8 @@ public:
     void observe(const DecodedBatch & batch) override;
     void finish(const std::vector<int32_t> & history) override;
     std::vector<Sequence *> sequences() const override;
+    std::vector<DrafterMemory> memories(const std::vector<int32_t> & history) const override;
+    void refilled(const std::vector<int32_t> & history) override;
 
     // Draws nothing if no token of the list is allowed; the next draw chooses among all tokens.
     std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,

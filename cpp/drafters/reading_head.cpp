@@ -43,6 +43,26 @@ void ReadingHead::take_text(const std::vector<int32_t> & history) {
     text_.assign(history.begin() + static_cast<std::ptrdiff_t>(first), history.end());
 }
 
+std::vector<DrafterMemory> ReadingHead::memories(const std::vector<int32_t> & history) const {
+    if (history.size() <= behind_ + 1 || history.size() > 1 + window_) {
+        return {};
+    }
+    return {{sequence_, {history.begin() + static_cast<std::ptrdiff_t>(behind_), history.end() - 1}}};
+}
+
+void ReadingHead::refilled(const std::vector<int32_t> & history) {
+    const std::vector<int32_t> & held = sequence_->tokens();
+    const std::size_t first = std::min(behind_, history.size());
+    if (held.empty() || held.size() > history.size() - first ||
+        !std::equal(held.begin(), held.end(), history.begin() + static_cast<std::ptrdiff_t>(first))) {
+        return;
+    }
+    begin_ = 0;
+    kept_ = KeptStates(sequence_->decoder().n_features());
+    take_text(history);
+    all_are_true();
+}
+
 void ReadingHead::finish(const std::vector<int32_t> &) {
     if (!sequence_->decoder().is_open()) {
         return;

@@ -22,6 +22,9 @@ public:
     void finish(const std::vector<int32_t> & history) override;
     std::size_t state_size() const override { return sequence_->decoder().n_features(); }
     std::vector<Sequence *> sequences() const override { return {sequence_.get()}; }
+    std::vector<DrafterMemory> memories(const std::vector<int32_t> & history) const override;
+    // The memory then holds the text from its beginning on. The states of the tokens that it lacks must follow.
+    void refilled(const std::vector<int32_t> & history) override;
 
     std::size_t missing() const override { return text_.size() - std::min(text_.size(), num_held()); }
     std::size_t n_batch() const override { return sequence_->decoder().n_batch(); }
@@ -40,6 +43,8 @@ protected:
     virtual void read(std::size_t count) = 0;
     // How many tokens of the memory, from the first on, were read with the target's states.
     virtual std::size_t num_true() const { return num_held(); }
+    // All tokens of the memory were.
+    virtual void all_are_true() {}
 
     Sequence & sequence() const { return *sequence_; }
     std::size_t size() const { return size_; }  // of the whole text

@@ -28,6 +28,14 @@ const Checkpoint * Checkpoints::latest(std::size_t position) const {
     return nullptr;
 }
 
+std::vector<std::size_t> Checkpoints::positions() const {
+    std::vector<std::size_t> all;
+    for (const Checkpoint & checkpoint : used_) {
+        all.push_back(checkpoint.position);
+    }
+    return all;
+}
+
 void Checkpoints::drop_behind(std::size_t position) {
     while (!used_.empty() && used_.back().position > position) {
         spare_.push_back(std::move(used_.back()));

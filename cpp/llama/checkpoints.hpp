@@ -21,6 +21,9 @@ public:
     // The last entry at or before `position`; null if there is none.
     const Checkpoint * latest(std::size_t position) const;
 
+    // The positions of all entries.
+    std::vector<std::size_t> positions() const;
+
     // Removes all entries after `position`.
     void drop_behind(std::size_t position);
 

@@ -73,10 +73,47 @@ WantedPanels panels_of(const std::optional<TokenList> & listed, std::size_t n_vo
     return {};
 }
 
+// A state is a header, keys and values, and the rest; a point is the same header and the rest. Releases have a header of
+// 8 bytes, or none. Returns a byte with the size of the header, then the keys and values; empty if the states are built
+// in another way.
+StateBytes without_point(const StateBytes & state, const StateBytes & point) {
+    const std::uint8_t * const first = state.data.get();
+    const std::uint8_t * const end = first + state.size;
+    for (const std::uint8_t header : {std::uint8_t{0}, std::uint8_t{8}}) {
+        if (point.size < header || state.size < point.size) {
+            continue;
+        }
+        const std::size_t rest = point.size - header;
+        if (std::equal(end - rest, end, point.data.get() + header) &&
+            std::equal(first, first + header, point.data.get())) {
+            StateBytes range;
+            range.size = 1 + state.size - header - rest;
+            range.data.reset(new std::uint8_t[range.size]);
+            range.data[0] = header;
+            std::copy(first + header, end - rest, range.data.get() + 1);
+            return range;
+        }
+    }
+    return {};
+}
+
+// The state of such a range and a point; empty if the bytes are no range.
+std::vector<std::uint8_t> with_point(const std::uint8_t * range, std::size_t size, const StateBytes & point) {
+    std::vector<std::uint8_t> state;
+    if (size > 0 && range[0] <= point.size) {
+        const std::uint8_t * const first = point.data.get();
+        state.reserve(size + point.size);
+        state.assign(first, first + range[0]);
+        state.insert(state.end(), range + 1, range + size);
+        state.insert(state.end(), first + range[0], first + point.size);
+    }
+    return state;
+}
+
 }  // namespace
 
 Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, std::string name, std::size_t n_ctx,
-                 HiddenStates hidden, bool embeds)
+                 HiddenStates hidden, bool embeds, ContextExtras extras)
     : api_(std::move(api)),
       context_(not_null(context)),
       name_(std::move(name)),
@@ -90,7 +127,11 @@ Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, s
       num_snapshots_(snapshots_of_context()),
       hidden_(std::move(hidden)),
       embeds_(embeds),
+      extras_(extras),
+      can_copy_(api_->llama_state_seq_get_size_ext != nullptr && api_->llama_state_seq_get_data_ext != nullptr &&
+                api_->llama_state_seq_set_data_ext != nullptr),
       rollback_(way_back()),
+      is_pure_recurrent_(is_recurrent() && !is_hybrid()),
       n_embd_(static_cast<std::size_t>(api_->llama_model_n_embd(api_->llama_get_model(context)))),
       inputs_(api_, hidden_, n_embd_, name_) {
     if (memory_ == nullptr) {
@@ -102,6 +143,10 @@ Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, s
 }
 
 bool Decoder::is_eog(int32_t token) const { return api_->llama_vocab_is_eog(vocab_, token); }
+
+bool Decoder::is_control(int32_t token) const {
+    return token >= 0 && static_cast<std::size_t>(token) < n_vocab_ && api_->llama_vocab_is_control(vocab_, token);
+}
 
 void Decoder::require_open() const {
     if (context_ == nullptr) {
@@ -116,19 +161,18 @@ std::size_t Decoder::snapshots_of_context() const {
 }
 
 Rollback Decoder::way_back() const {
-    const llama_model * model = api_->llama_get_model(context_);
-    const bool is_hybrid = api_->llama_model_is_hybrid != nullptr && api_->llama_model_is_hybrid(model);
     // A head has attention only, even the head of a hybrid model.
-    if (is_head() || (!is_hybrid && !api_->llama_model_is_recurrent(model))) {
+    if (is_head() || (!is_hybrid() && !api_->llama_model_is_recurrent(api_->llama_get_model(context_)))) {
         return n_swa_ > 0 ? Rollback::sliding_window : Rollback::seq_rm;
     }
-    const bool can_copy = api_->llama_state_seq_get_size_ext != nullptr &&
-                          api_->llama_state_seq_get_data_ext != nullptr &&
-                          api_->llama_state_seq_set_data_ext != nullptr;
-    if (!can_copy) {
+    if (!can_copy_) {
         return Rollback::none;
     }
     return num_snapshots_ > 0 ? Rollback::snapshot : Rollback::checkpoint;
+}
+
+bool Decoder::is_hybrid() const {
+    return api_->llama_model_is_hybrid != nullptr && api_->llama_model_is_hybrid(api_->llama_get_model(context_));
 }
 
 void Decoder::add_sequence(int32_t id, Sequence * sequence) {
@@ -185,6 +229,66 @@ bool Decoder::copy_state(int32_t sequence, std::vector<std::uint8_t> & state) {
 bool Decoder::restore_state(int32_t sequence, const std::vector<std::uint8_t> & state) {
     return api_->llama_state_seq_set_data_ext(context_, state.data(), state.size(), sequence, kPartialOnly) ==
            state.size();
+}
+
+StateBytes Decoder::state_of(int32_t sequence, std::uint32_t flags) {
+    StateBytes state;
+    state.size = api_->llama_state_seq_get_size_ext(context_, sequence, flags);
+    state.data.reset(new std::uint8_t[state.size]);  // not zeroed: llama.cpp fills all of it
+    if (api_->llama_state_seq_get_data_ext(context_, state.data.get(), state.size, sequence, flags) != state.size) {
+        state.size = 0;
+    }
+    return state;
+}
+
+void Decoder::clear_spare() { api_->llama_memory_seq_rm(memory_, extras_.spare, -1, -1); }
+
+// llama.cpp copies the state of a whole sequence. So the range is shared with the spare sequence first. Where there are
+// recurrent states or windows, these come last in a state, and are left out.
+StateBytes Decoder::copy_range(int32_t sequence, std::size_t first, std::size_t end) {
+    api_->llama_memory_seq_cp(memory_, sequence, extras_.spare, static_cast<int32_t>(first), static_cast<int32_t>(end));
+    StateBytes state = state_of(extras_.spare, 0);
+    if (needs_points() && state.size > 0) {
+        state = without_point(state, state_of(extras_.spare, kPartialOnly));
+        splits_states_ = state.size > 0;
+    }
+    clear_spare();
+    return state;
+}
+
+bool Decoder::put_range(int32_t sequence, const std::uint8_t * data, std::size_t size, std::size_t first,
+                        std::size_t end) {
+    std::vector<std::uint8_t> whole;
+    if (needs_points()) {
+        whole = with_point(data, size, state_of(extras_.spare, kPartialOnly));  // of an empty sequence
+        data = whole.data();
+        size = whole.size();
+    }
+    const bool was_read = api_->llama_state_seq_set_data_ext(context_, data, size, extras_.spare, 0) == size;
+    if (was_read) {
+        api_->llama_memory_seq_cp(memory_, extras_.spare, sequence, static_cast<int32_t>(first),
+                                  static_cast<int32_t>(end));
+    }
+    clear_spare();
+    return was_read && (needs_points() || memory_end(sequence) == end);
+}
+
+StateBytes Decoder::copy_point(int32_t sequence, std::size_t count) {
+    if (!copies_ranges()) {
+        return state_of(sequence, 0);
+    }
+    if (memory_end(sequence) == count) {
+        return state_of(sequence, kPartialOnly);
+    }
+    api_->llama_memory_seq_cp(memory_, sequence, extras_.spare, 0, static_cast<int32_t>(count));
+    StateBytes window = state_of(extras_.spare, kPartialOnly);
+    clear_spare();
+    return window;
+}
+
+bool Decoder::put_point(int32_t sequence, const std::uint8_t * data, std::size_t size) {
+    return api_->llama_state_seq_set_data_ext(context_, data, size, sequence, copies_ranges() ? kPartialOnly : 0) ==
+           size;
 }
 
 void Decoder::refuse_bad_batch(const BatchPart * parts, std::size_t num_parts) const {

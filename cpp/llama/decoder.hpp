@@ -37,13 +37,27 @@ enum class Rollback {
 // Whether a decode skips the logits that are not wanted.
 enum class Skipping { unknown, no, yes };
 
+// Bytes that llama.cpp has written.
+struct StateBytes {
+    std::unique_ptr<std::uint8_t[]> data;
+    std::size_t size = 0;
+};
+
+// What a context has besides its texts' own memory.
+struct ContextExtras {
+    // A seq_id that no text has: parts of a memory are copied by it. Negative: there is none.
+    int32_t spare = -1;
+    // A model with a sliding window keeps the cells outside the window, too (swa_full).
+    bool keeps_window = false;
+};
+
 class Decoder {
 public:
     // `name`: "target" or "draft", for messages. `n_ctx`: the most tokens of one sequence; 0: as many as the memory has
     // cells. `embeds`: the context also computes embeddings. Throws std::invalid_argument for a context without a KV
     // cache (an embedding model).
     Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, std::string name, std::size_t n_ctx = 0,
-            HiddenStates hidden = {}, bool embeds = false);
+            HiddenStates hidden = {}, bool embeds = false, ContextExtras extras = {});
     Decoder(const Decoder &) = delete;
     Decoder & operator=(const Decoder &) = delete;
 
@@ -54,9 +68,26 @@ public:
     std::size_t n_batch() const { return n_batch_; }
     std::size_t n_vocab() const { return n_vocab_; }
     bool is_eog(int32_t token) const;
+    // Whether the token is one of those that structure a text, such as the beginning of a message.
+    bool is_control(int32_t token) const;
 
     Rollback rollback() const { return rollback_; }
     bool is_recurrent() const { return rollback_ != Rollback::seq_rm && rollback_ != Rollback::sliding_window; }
+    // Whether a copy of the state is needed to go back far: a recurrent state, or a window that has moved on.
+    bool needs_marks() const {
+        return can_copy_ && (rollback_ == Rollback::sliding_window ? !extras_.keeps_window : is_recurrent());
+    }
+    // Whether parts of a text's memory can be copied, and not only the whole of it.
+    bool copies_ranges() const { return can_copy_ && extras_.spare >= 0 && !is_pure_recurrent_ && splits_states_; }
+    // Whether what copy_state() copies is what copy_point() copies.
+    bool copies_partly() const { return copies_ranges() || is_pure_recurrent_; }
+    // Whether copy_point() can copy at any position: the memory keeps all of its windows.
+    bool copies_points_anywhere() const {
+        return copies_ranges() && rollback_ == Rollback::sliding_window && extras_.keeps_window;
+    }
+    // Whether a copied text also needs the state at its end: ranges hold neither recurrent states nor windows.
+    bool needs_points() const { return !copies_ranges() || rollback_ != Rollback::seq_rm; }
+    bool can_copy() const { return can_copy_ && rollback_ != Rollback::none; }
     // How many tokens at the end of a batch a recurrent memory can forget without a copy; never the batch's first
     // token.
     std::size_t num_snapshots() const { return num_snapshots_; }
@@ -130,6 +161,16 @@ public:
     bool copy_state(int32_t sequence, std::vector<std::uint8_t> & state);
     bool restore_state(int32_t sequence, const std::vector<std::uint8_t> & state);
 
+    // Copies what a memory of keys and values holds of the positions [first, end). Empty if llama.cpp cannot do it.
+    StateBytes copy_range(int32_t sequence, std::size_t first, std::size_t end);
+    // Puts a copied range, or the part of it before `end`, behind a sequence that holds the positions before `first`.
+    // Returns whether it succeeded; else the memory may hold a part.
+    bool put_range(int32_t sequence, const std::uint8_t * data, std::size_t size, std::size_t first, std::size_t end);
+    // Copies the state after the sequence's last position: what ranges do not hold of it, or, if there are no ranges,
+    // all of it. `count`: that position; a window that is kept can be copied at any.
+    StateBytes copy_point(int32_t sequence, std::size_t count);
+    bool put_point(int32_t sequence, const std::uint8_t * data, std::size_t size);
+
     // Shares cells: the cells of `other` at the positions [first, end) then belong to `sequence`, too. Returns whether
     // all that the next token needs is there. Only for a memory that all sequences share.
     bool share(int32_t other, int32_t sequence, std::size_t first, std::size_t end);
@@ -163,6 +204,9 @@ public:
 private:
     std::size_t snapshots_of_context() const;
     Rollback way_back() const;
+    bool is_hybrid() const;
+    StateBytes state_of(int32_t sequence, std::uint32_t flags);
+    void clear_spare();
     bool window_is_whole(int32_t sequence, std::size_t count) const;
     void lay_out(const BatchPart * parts, std::size_t num_parts);
     void lay_out_branches(const BatchPart & part);
@@ -184,7 +228,11 @@ private:
     std::size_t num_snapshots_;
     HiddenStates hidden_;
     bool embeds_;
+    ContextExtras extras_;
+    bool can_copy_;
     Rollback rollback_;
+    bool is_pure_recurrent_;
+    bool splits_states_ = true;  // false once llama.cpp has written a state that is built in an unknown way
     std::size_t n_embd_;
     HeadInputs inputs_;
     std::map<int32_t, Sequence *> sequences_;  // by seq_id

@@ -28,7 +28,13 @@ std::size_t tokens_to_prefill(const Sequence & sequence, const std::vector<int32
 PromptPart next_prompt_part(Decoding & decoding, Sequence & sequence, const std::vector<int32_t> & history) {
     const bool is_ours = decoding.share(sequence, history);
     const std::size_t left = tokens_to_prefill(sequence, history);
-    return {left, is_ours ? std::min(left, decoding.chunk(sequence.decoder())) : 0};
+    if (!is_ours) {
+        return {left, 0};
+    }
+    sequence.save_mark(history);
+    const std::size_t held = sequence.tokens().size();
+    const std::size_t to_mark = sequence.next_mark(history).value_or(held + left) - held;
+    return {left, std::min({left, decoding.chunk(sequence.decoder()), to_mark})};
 }
 
 PromptPart prefill_chunk(Decoding & decoding, Sequence & sequence, const std::vector<int32_t> & history,

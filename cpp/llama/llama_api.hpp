@@ -27,6 +27,7 @@ struct llama_memory_i;
     X(bool, llama_model_is_recurrent, (const llama_model *))                                                   \
     X(int32_t, llama_vocab_n_tokens, (const llama_vocab *))                                                    \
     X(bool, llama_vocab_is_eog, (const llama_vocab *, int32_t))                                                \
+    X(bool, llama_vocab_is_control, (const llama_vocab *, int32_t))                                            \
     X(int32_t, llama_token_to_piece, (const llama_vocab *, int32_t, char *, int32_t, int32_t, bool))           \
     X(const char *, llama_vocab_get_text, (const llama_vocab *, int32_t))                                      \
     X(int32_t, llama_tokenize, (const llama_vocab *, const char *, int32_t, int32_t *, int32_t, bool, bool))   \

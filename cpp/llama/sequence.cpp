@@ -26,6 +26,8 @@ namespace {
 }
 
 constexpr std::size_t least_shared = 16;  // tokens: for fewer, decoding is faster than waiting
+constexpr std::size_t most_marks = 3;     // copies of the state at marks
+constexpr std::size_t mark_distance = 16;  // the least tokens between two marks
 
 }  // namespace
 
@@ -36,8 +38,7 @@ Sequence::Sequence(std::shared_ptr<Decoder> decoder, int32_t id) : decoder_(std:
 void Sequence::assume(std::vector<int32_t> tokens) {
     const std::lock_guard lock(decoder_->memory_mutex());
     const std::size_t count = num_common(tokens, tokens_);
-    prompt_.drop_behind(count);
-    checkpoints_.drop_behind(count);
+    drop_copies_behind(count);
     tokens_ = std::move(tokens);
     count_tokens();
     cells_.resize(count);
@@ -60,8 +61,7 @@ void Sequence::shrink(std::size_t count) {
     tokens_.resize(count);
     count_tokens();
     cells_.resize(count);
-    prompt_.drop_behind(count);
-    checkpoints_.drop_behind(count);
+    drop_copies_behind(count);
     more_after_ = false;
     num_forgettable_ = 0;
 }
@@ -85,15 +85,29 @@ bool Sequence::remove_behind(std::size_t count) {
     return decoder_->remove_behind(id_, count);
 }
 
+void Sequence::drop_copies_behind(std::size_t count) {
+    for (Checkpoints * copies : {&prompt_, &marks_, &checkpoints_}) {
+        copies->drop_behind(count);
+    }
+}
+
+// The last copy at or before `count` tokens; null if there is none.
+const Checkpoint * Sequence::latest(std::size_t count) const {
+    const Checkpoint * best = nullptr;
+    for (const Checkpoints * copies : {&prompt_, &marks_, &checkpoints_}) {
+        const Checkpoint * found = copies->latest(count);
+        if (found != nullptr && (best == nullptr || found->position > best->position)) {
+            best = found;
+        }
+    }
+    return best;
+}
+
 // Goes back to the last copy at or before `count` tokens, or empties the cache.
 void Sequence::restore(std::size_t count) {
     const std::lock_guard lock(decoder_->memory_mutex());
     const Stopwatch stopwatch(decode_seconds_);
-    const Checkpoint * best = prompt_.latest(count);
-    const Checkpoint * other = checkpoints_.latest(count);
-    if (best == nullptr || (other != nullptr && other->position > best->position)) {
-        best = other;
-    }
+    const Checkpoint * best = latest(count);
     if (best != nullptr && decoder_->restore_state(id_, best->state) && remove_behind(best->position)) {
         shrink(best->position);
     } else {
@@ -101,22 +115,57 @@ void Sequence::restore(std::size_t count) {
     }
 }
 
-void Sequence::save_to(Checkpoints & checkpoints, std::size_t most) {
+void Sequence::save_recurrent(Checkpoints & checkpoints, std::size_t most) {
     decoder_->require_open();
-    const std::size_t position = tokens_.size();
-    if (!decoder_->is_recurrent() || decoder_->rollback() == Rollback::none || position == 0) {
-        return;
+    if (decoder_->is_recurrent() && decoder_->can_copy()) {
+        save_to(checkpoints, most);
     }
-    for (const Checkpoints * existing : {&prompt_, &checkpoints_}) {
-        const Checkpoint * latest = existing->latest(position);
-        if (latest != nullptr && latest->position == position) {
-            return;
-        }
+}
+
+void Sequence::save_to(Checkpoints & checkpoints, std::size_t most) {
+    const std::size_t position = tokens_.size();
+    const Checkpoint * newest = latest(position);
+    if (position == 0 || (newest != nullptr && newest->position == position)) {
+        return;
     }
     const std::lock_guard lock(decoder_->memory_mutex());
     const Stopwatch stopwatch(decode_seconds_);
     if (!decoder_->copy_state(id_, checkpoints.add(position, most).state)) {
         checkpoints.drop_behind(position - 1);
+    }
+}
+
+// The marks of a text, the last one first. No copy is made for its last token, which is decoded with the next batch.
+std::vector<std::size_t> Sequence::marks(const std::vector<int32_t> & history) const {
+    std::vector<std::size_t> found;
+    for (std::size_t i = history.empty() ? 0 : history.size() - 1; i > 0 && found.size() < most_marks; --i) {
+        if ((found.empty() || i + mark_distance <= found.back()) && decoder_->is_control(history[i])) {
+            found.push_back(i);
+        }
+    }
+    return found;
+}
+
+std::optional<std::size_t> Sequence::next_mark(const std::vector<int32_t> & history) const {
+    std::optional<std::size_t> next;
+    if (!decoder_->needs_marks()) {
+        return next;
+    }
+    for (const std::size_t mark : marks(history)) {
+        if (mark > tokens_.size()) {
+            next = mark;
+        }
+    }
+    return next;
+}
+
+void Sequence::save_mark(const std::vector<int32_t> & history) {
+    if (!decoder_->needs_marks()) {
+        return;
+    }
+    const std::vector<std::size_t> all = marks(history);
+    if (!more_after_ && std::find(all.begin(), all.end(), tokens_.size()) != all.end()) {
+        save_to(marks_, most_marks);
     }
 }
 
@@ -273,6 +322,96 @@ void Sequence::decode_together(const Addition * additions, std::size_t count) {
         decoder.raise_interruption();
         fail(decoder, code, row, committed);
     }
+}
+
+// Whether the memory holds tokens_ and nothing else.
+bool Sequence::stands_at_its_end() {
+    decoder_->require_open();
+    return decoder_->can_copy() && !more_after_ && decoder_->memory_end(id_) == tokens_.size();
+}
+
+StateBytes Sequence::copy_range(std::size_t first, std::size_t end) {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    if (!stands_at_its_end() || !decoder_->copies_ranges() || first >= end || end > tokens_.size()) {
+        return {};
+    }
+    return decoder_->copy_range(id_, first, end);
+}
+
+bool Sequence::put_range(const std::uint8_t * data, std::size_t size, const std::vector<int32_t> & tokens) {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    decoder_->require_open();
+    const std::size_t first = tokens_.size();
+    const std::size_t end = first + tokens.size();
+    if (!decoder_->copies_ranges() || more_after_ || tokens.empty() || end > decoder_->n_ctx()) {
+        return false;
+    }
+    if (!decoder_->put_range(id_, data, size, first, end)) {
+        more_after_ = true;
+        keep(first);
+        return false;
+    }
+    take(tokens);
+    return true;
+}
+
+// Appends tokens that are in the memory by now.
+void Sequence::take(const std::vector<int32_t> & tokens) {
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    count_tokens();
+    number_cells();
+    num_forgettable_ = 0;
+}
+
+StateBytes Sequence::copy_point(std::size_t count) {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    if (!stands_at_its_end() || count == 0 || count > tokens_.size()) {
+        return {};
+    }
+    if (count == tokens_.size() || decoder_->copies_points_anywhere()) {
+        return decoder_->copy_point(id_, count);
+    }
+    const Checkpoint * found = latest(count);
+    StateBytes copy;
+    if (found != nullptr && found->position == count && decoder_->copies_partly()) {
+        copy.size = found->state.size();
+        copy.data.reset(new std::uint8_t[copy.size]);
+        std::copy(found->state.begin(), found->state.end(), copy.data.get());
+    }
+    return copy;
+}
+
+bool Sequence::put_point(const std::uint8_t * data, std::size_t size, const std::vector<int32_t> & tokens) {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    decoder_->require_open();
+    if (!decoder_->can_copy() || tokens.empty() || tokens.size() > decoder_->n_ctx()) {
+        return false;
+    }
+    if (!decoder_->copies_ranges()) {
+        clear();
+    }
+    if (!decoder_->put_point(id_, data, size) || decoder_->memory_end(id_) != tokens.size() ||
+        !decoder_->remove_behind(id_, tokens.size())) {
+        clear();
+        return false;
+    }
+    shrink(std::min(tokens_.size(), num_common(tokens, tokens_)));
+    take({tokens.begin() + static_cast<std::ptrdiff_t>(tokens_.size()), tokens.end()});
+    return true;
+}
+
+std::vector<std::size_t> Sequence::copied_points() const {
+    std::vector<std::size_t> all;
+    if (decoder_->copies_points_anywhere()) {
+        return marks(tokens_);
+    }
+    if (decoder_->copies_partly()) {
+        for (const Checkpoints * copies : {&marks_, &prompt_}) {
+            const std::vector<std::size_t> some = copies->positions();
+            all.insert(all.end(), some.begin(), some.end());
+        }
+    }
+    return all;
 }
 
 }  // namespace specllama

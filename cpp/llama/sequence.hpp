@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "llama/checkpoints.hpp"
@@ -58,8 +59,29 @@ public:
 
     // Copies the state of a memory that cannot be cut, so that a later rollback can return here. Only the newest `most`
     // copies are kept, and one copy of the prompt.
-    void save(std::size_t most) { save_to(checkpoints_, most); }
-    void save_prompt() { save_to(prompt_, 1); }
+    void save(std::size_t most) { save_recurrent(checkpoints_, most); }
+    void save_prompt() { save_recurrent(prompt_, 1); }
+
+    // The next place of `history` at which a memory that cannot be cut is to be copied, because a later text may go on
+    // from there: before one of the last tokens that begin or end a message. A chat is often told again without the
+    // last answer's thoughts. Nothing if there is no such place behind tokens().
+    std::optional<std::size_t> next_mark(const std::vector<int32_t> & history) const;
+    // Copies the state if the memory stands at such a place.
+    void save_mark(const std::vector<int32_t> & history);
+
+    // Parts of the memory as bytes, for a store that outlives the text: see Decoder::copy_range. Empty if the memory
+    // does not hold the range, or llama.cpp cannot copy it.
+    StateBytes copy_range(std::size_t first, std::size_t end);
+    // Adds copied tokens behind the others. `data` may hold more tokens than these. Returns whether it succeeded; else
+    // the memory holds what it held before, or nothing.
+    bool put_range(const std::uint8_t * data, std::size_t size, const std::vector<int32_t> & tokens);
+    // The state at a position; empty if there is no copy of it.
+    StateBytes copy_point(std::size_t count);
+    // Sets the state of this text, whose ranges are in the memory already, if the decoder copies ranges. Returns
+    // whether it succeeded; else the memory is empty.
+    bool put_point(const std::uint8_t * data, std::size_t size, const std::vector<int32_t> & tokens);
+    // The positions at which copy_point() has something, without the end of the text.
+    std::vector<std::size_t> copied_points() const;
 
     // Takes over cells of another sequence of the decoder, if that sequence holds more of `history`.
     void borrow(const std::vector<int32_t> & history);
@@ -114,7 +136,13 @@ private:
     void shrink(std::size_t count);
     void count_tokens() { num_tokens_.store(tokens_.size(), std::memory_order_relaxed); }
     void number_cells();
+    void save_recurrent(Checkpoints & checkpoints, std::size_t most);
     void save_to(Checkpoints & checkpoints, std::size_t most);
+    std::vector<std::size_t> marks(const std::vector<int32_t> & history) const;
+    const Checkpoint * latest(std::size_t count) const;
+    void drop_copies_behind(std::size_t count);
+    void take(const std::vector<int32_t> & tokens);
+    bool stands_at_its_end();
     void clear();
     void added(const Addition & addition, std::size_t first_row, double seconds);
     void recover(int code);
@@ -129,8 +157,9 @@ private:
     std::uint64_t plan_turn_ = 0;  // number of the plan in its decoder; 0: no plan
     bool more_after_ = false;      // the cache may hold cells after tokens_
     std::size_t first_row_ = 0;    // the first row of this sequence's part in the last batch
-    Checkpoints prompt_;           // the state after the prompt; checkpoints_: after other prefixes of tokens_
-    Checkpoints checkpoints_;
+    Checkpoints prompt_;           // the state after the prompt
+    Checkpoints marks_;            // the states at the last marks: see next_mark()
+    Checkpoints checkpoints_;      // the states after other prefixes of tokens_
     std::size_t num_decoded_ = 0;
     std::size_t num_borrowed_ = 0;
     double decode_seconds_ = 0.0;

@@ -14,7 +14,9 @@
 
 #define SPECLLAMA_COUNTERS(X)                                                                                       \
     X(std::size_t, num_prompt_tokens, "Tokens of the prompt.")                                                      \
-    X(std::size_t, num_prompt_tokens_reused, "Prompt tokens that the target's KV cache held already.")              \
+    X(std::size_t, num_prompt_tokens_reused, "Prompt tokens that the target did not decode: they were kept.")       \
+    X(std::size_t, num_prompt_tokens_from_ram, "Of these, tokens that came from copies in memory.")                 \
+    X(std::size_t, num_prompt_tokens_from_disk, "Of these, tokens that came from files.")                           \
     X(std::size_t, num_drafts, "Rounds that drafted.")                                                              \
     X(std::size_t, num_draft_tokens, "Tokens drafted.")                                                             \
     X(std::size_t, num_accepted_tokens, "Drafted tokens that the target accepted.")                                 \

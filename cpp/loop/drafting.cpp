@@ -78,6 +78,21 @@ std::vector<Sequence *> Drafting::sequences() const {
     return all;
 }
 
+std::vector<DrafterMemory> Drafting::memories(const std::vector<int32_t> & history) const {
+    std::vector<DrafterMemory> all;
+    for (const auto & drafter : drafters_) {
+        const std::vector<DrafterMemory> of_one = drafter->memories(history);
+        all.insert(all.end(), of_one.begin(), of_one.end());
+    }
+    return all;
+}
+
+void Drafting::refilled(const std::vector<int32_t> & history) {
+    for (const auto & drafter : drafters_) {
+        drafter->refilled(history);
+    }
+}
+
 bool Drafting::needs_states() const {
     return std::any_of(drafters_.begin(), drafters_.end(),
                        [](const auto & drafter) { return drafter->state_size() > 0; });

@@ -29,6 +29,9 @@ public:
     explicit Drafting(std::vector<std::shared_ptr<Drafter>> drafters);
 
     std::vector<Sequence *> sequences() const;
+    // Both call the drafters' function of the same name.
+    std::vector<DrafterMemory> memories(const std::vector<int32_t> & history) const;
+    void refilled(const std::vector<int32_t> & history);
     // Whether observe() needs the target's hidden states.
     bool needs_states() const;
 

@@ -98,6 +98,24 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     }
 }
 
+std::vector<DrafterMemory> Speculator::memories() {
+    require_generation();
+    return drafts() ? drafting_->memories(text()) : std::vector<DrafterMemory>();
+}
+
+void Speculator::refilled(std::size_t num_from_ram, std::size_t num_from_disk) {
+    const auto visiting = visit();
+    require_generation();
+    counters_.num_prompt_tokens_reused = target_sequence().keep_common(history_);
+    counters_.num_prompt_tokens_from_ram = num_from_ram;
+    counters_.num_prompt_tokens_from_disk = num_from_disk;
+    borrowed_before_ = target_sequence().num_borrowed();
+    if (drafts()) {
+        drafting_->refilled(text());
+        observe(history_.size() - 1, 0);
+    }
+}
+
 bool Speculator::prefill() {
     const auto visiting = visit();
     require_generation();

@@ -55,6 +55,12 @@ public:
     // std::invalid_argument for an empty or over-long prompt, a token out of range, or bad settings.
     void begin(std::vector<int32_t> prompt, Settings settings);
 
+    // The drafters' memories, and which tokens each is to hold of the text that begin() has begun: other code may put
+    // copies of these tokens, and of the target's, into the memories. refilled() is to be called then, with the number
+    // of the target's tokens that came from copies in memory and from files.
+    std::vector<DrafterMemory> memories();
+    void refilled(std::size_t num_from_ram, std::size_t num_from_disk);
+
     // Decodes one chunk of the prompt except its last token: with the target, or, after the first round, with the
     // draft. Returns whether to call it again. Where the end of the prompt fits into one batch of the target, it is
     // left to the first round: a step() of one token decodes it together with the last token.

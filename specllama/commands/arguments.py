@@ -299,7 +299,7 @@ def draft_options(arguments: argparse.Namespace) -> dict[str, Any]:
     corpus, inner = arguments.lookup_corpus, arguments.draft_of_draft
     if inner is not None and arguments.draft_model is None:
         raise UsageError("--draft-of-draft (-mdd) is for a draft model: give one with --draft-model (-md), too")
-    names = ("num_draft_tokens", "max_draft_tokens", "verify", "cache_tokens", "cache_ram")
+    names = ("num_draft_tokens", "max_draft_tokens", "verify", "cache_tokens", "cache_ram", "cache_dir", "cache_disk")
     found = _given_of(arguments, "draft_model", *names)
     if len(found.get("draft_model", ())) == 1:
         (found["draft_model"],) = found["draft_model"]

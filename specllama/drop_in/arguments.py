@@ -158,8 +158,9 @@ def check_constructor(kwargs: dict[str, Any]) -> None:
         ValueError: a size would reach a ``GGML_ASSERT``, which aborts the process.
     """
     ours = ("draft_kwargs", "lookup_corpus", "num_draft_tokens", "max_draft_tokens", "verify", "kernels")
-    more = ("draft_vocabulary", "draft_mask_token", "draft_window", "max_parallel", "cache_tokens", "cache_ram")
-    _check_names("Llama", kwargs, {*_of_constructor(), *ours, *more})
+    more = ("draft_vocabulary", "draft_mask_token", "draft_window", "max_parallel", "cache_tokens")
+    caches = ("cache_ram", "cache_dir", "cache_disk")
+    _check_names("Llama", kwargs, {*_of_constructor(), *ours, *more, *caches})
     check_sizes(kwargs)
 
 

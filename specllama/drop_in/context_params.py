@@ -9,7 +9,6 @@ from specllama.backend.kernel_use import loading
 from specllama.engine.context_plan import ContextPlan, has_flash_attention
 from specllama.engine.hidden import Hidden
 from specllama.models.loading import checked_loading
-from specllama.models.weights_digest import Digest
 
 from .base_class import BaseLlama
 from .lending import lent
@@ -24,9 +23,7 @@ class ContextParams(BaseLlama):
     _taps: _core.Taps | None = None
     """The object that reads these hidden states."""
 
-    def _construct(
-        self, path: str, kwargs: dict[str, Any], *, name: str, kernels: str | None, **planned: int
-    ) -> Digest | None:
+    def _construct(self, path: str, kwargs: dict[str, Any], *, name: str, kernels: str | None, **planned: Any) -> None:
         """Call llama_cpp's constructor, and lend the model.
 
         Args:
@@ -34,10 +31,7 @@ class ContextParams(BaseLlama):
             kwargs: the arguments of llama_cpp's constructor. Without ``flash_attn``, the plan decides on it.
             name: ``"target"`` or ``"draft"``, for messages.
             kernels: the user's choice of kernels.
-            planned: numbers for the `ContextPlan`, such as ``num_snapshots``.
-
-        Returns:
-            A digest of the weights; None if the file is damaged.
+            planned: fields of the `ContextPlan`, such as ``num_snapshots``.
 
         Raises:
             MemoryError, OSError, RuntimeError, TypeError, ValueError: the model cannot be opened.
@@ -47,8 +41,7 @@ class ContextParams(BaseLlama):
             super().__init__(path, **kwargs)
         if self._hidden is not None:
             self._hidden.begin(self._ctx.ctx)
-        lent(self, name, use, self._hidden, self._taps)
-        return weights
+        lent(self, name, use, self._hidden, self._taps, weights)
 
     @property
     def has_flash_attention(self) -> bool:

@@ -29,13 +29,14 @@ class _LoadedDraft(ContextParams, ChatTemplates, BaseLlama):
     Args:
         model_path: the draft's file.
         kernels: the user's choice of kernels.
+        has_spare: whether parts of a text's memory are to be copied.
         kwargs: the arguments of llama_cpp's constructor.
     """
 
     _stack = contextlib.ExitStack()  # the destructor closes this empty stack if the constructor has failed early
 
-    def __init__(self, model_path: str, kernels: str | None = None, **kwargs: Any) -> None:
-        self._construct(model_path, kwargs, name="draft", kernels=checked_kernels(kernels))
+    def __init__(self, model_path: str, kernels: str | None = None, *, has_spare: bool = False, **kwargs: Any) -> None:
+        self._construct(model_path, kwargs, name="draft", kernels=checked_kernels(kernels), has_spare=has_spare)
 
     def __repr__(self) -> str:
         """``llm.draft_model`` shows the draft's path."""
@@ -62,7 +63,8 @@ class DraftLoader:
         """
         inherited = {name: self._settings[name] for name in _INHERITED if name in self._settings}
         arguments = {"verbose": target.settings.verbose, **target.of_draft(), **inherited, **draft_kwargs}
-        draft = _LoadedDraft(path, **{**arguments, "n_ctx": n_ctx_with_positions(path, arguments["n_ctx"])})
+        arguments["n_ctx"] = n_ctx_with_positions(path, arguments["n_ctx"])
+        draft = _LoadedDraft(path, has_spare=target.settings.has_spare, **arguments)
         return Loaded(lent(draft), draft, draft.close)
 
     def tokenize(self, text: str) -> Sequence[int]:

@@ -21,6 +21,7 @@ from specllama.engine.model import Lora, Model, Settings, raise_closed
 from specllama.engine.opening import metadata_of
 from specllama.engine.position import Position
 from specllama.models.header_checks import require_sound
+from specllama.models.weights_digest import Digest
 
 from .base_class import BaseLlama
 from .closed import is_open
@@ -35,6 +36,7 @@ def lent(
     kernels: KernelUse | None = None,
     hidden: Hidden | None = None,
     taps: _core.Taps | None = None,
+    weights: Digest | None = None,
 ) -> Model:
     """The model that an open Llama lends. Every call for one Llama returns the same object.
 
@@ -44,6 +46,7 @@ def lent(
         kernels: how our kernels treat the Llama's weights; None if llama_cpp has opened the Llama.
         hidden: the hidden states that the Llama's contexts give out for a head; None for none.
         taps: the object that reads the hidden states of the Llama's own context.
+        weights: the digest of the weights in its file; None if it is unknown.
 
     Raises:
         ClosedError: the Llama is closed.
@@ -54,7 +57,7 @@ def lent(
             raise_closed()
         stack: Any = llama._stack
         if not isinstance(stack, _Lent):
-            stack = _Lent(_made(llama, name, kernels, hidden, taps), stack)
+            stack = _Lent(_made(llama, name, kernels, hidden, taps, weights), stack)
             # From here on, closing the Llama closes the lent model. Ctrl-C before this line leaves the Llama unchanged.
             cast(Any, llama)._stack = stack
         return cast(Model, stack.model)
@@ -69,7 +72,12 @@ def _as_draft(llama: BaseLlama) -> Model:
 
 
 def _made(
-    llama: BaseLlama, name: str, kernels: KernelUse | None, hidden: Hidden | None, taps: _core.Taps | None
+    llama: BaseLlama,
+    name: str,
+    kernels: KernelUse | None,
+    hidden: Hidden | None,
+    taps: _core.Taps | None,
+    weights: Digest | None,
 ) -> Model:
     more = {} if kernels is None else {"kernels": kernels}
     settings = Settings(
@@ -85,6 +93,7 @@ def _made(
         overrides=llama.kv_overrides,
         verbose=llama.verbose,
         hidden=hidden,
+        weights=weights,
         **more,
     )
     address, context = int(llama._model.model), int(llama._ctx.ctx)

@@ -2,87 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import llama_cpp
 import numpy as np
 import numpy.typing as npt
-from llama_cpp import llama_cpp as _bindings
 
 from specllama._core import FIRST_EMBEDDING
-from specllama.backend.ggml import ggml_version
-from specllama.engine.context_plan import has_flash_attention
-from specllama.engine.model import Settings, token_ids
+from specllama.engine.model import token_ids
+from specllama.engine.origin import library
 from specllama.engine.position import numbers_of_embeddings
-from specllama.models.weights_digest import Digest, digest_of_file
 
 from .base_class import BaseLlama
 
 _MARK = "specllama_origin"  # an attribute that the states saved by specllama have, and states of llama_cpp have not
-_SETTINGS = (
-    *("rope_scaling_type", "rope_freq_base", "rope_freq_scale", "type_k", "type_v"),
-    *("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_orig_ctx"),
-)
-"""The parameters of a context on which the keys and values in its cache depend.
-
-``n_rs_seq`` is not among them, because only the last recurrent state is saved.
-"""
-_BASE = 10_000.0  # llama.cpp's base of RoPE if neither the user nor the file gives one
 
 
 class StateError(ValueError, RuntimeError):
     """A saved state cannot be loaded. It is a RuntimeError, too, since llama_cpp.Llama raises that."""
-
-
-def origin_of(llama: BaseLlama, settings: Settings, weights: Digest | None) -> dict[str, Any]:
-    """The weights, library and settings that the states of an open Llama are computed with, as picklable values.
-
-    Control vectors are missing, and so are adapters that were added by llama_cpp's low-level functions: llama.cpp has
-    no function that lists them.
-
-    Args:
-        llama: the Llama.
-        settings: the settings that it was opened with.
-        weights: the digest of the weights in the Llama's file; None if it is unknown.
-    """
-    params = settings.context_params
-    chosen = {name: getattr(params, name) for name in _SETTINGS if hasattr(params, name)}
-    chosen["rope_freq_base"] = params.rope_freq_base or _base_of(settings.metadata)
-    chosen["rope_freq_scale"] = params.rope_freq_scale or llama._model.rope_freq_scale_train()
-    chosen = {name: max(value, -1) for name, value in chosen.items()}  # any negative number means the file's value
-    if hasattr(params, "swa_full") and any(name.endswith(".sliding_window") for name in settings.metadata):
-        chosen["swa_full"] = bool(params.swa_full)
-    if weights is not None:
-        chosen["kv_overrides"] = weights.changed_by(settings.overrides or {}) or None
-    adapter = settings.lora
-    return {
-        "model": _model(llama),
-        "weights": None if weights is None else _digest(weights.digest),
-        "library": _library(),
-        "flash_attn": has_flash_attention(params),
-        "lora": None if adapter is None else _digest(partial(digest_of_file, adapter.path)),
-        "lora_file": None if adapter is None else os.path.basename(adapter.path),
-        "settings": {**chosen, "lora_scale": None if adapter is None else float(adapter.scale)},
-    }
-
-
-def _digest(digest: Callable[[], str]) -> str:
-    try:
-        return digest()
-    except (OSError, ValueError):  # the file was deleted after it was loaded
-        return "unknown"
-
-
-def _base_of(metadata: Mapping[str, str]) -> float:
-    said = metadata.get(f"{metadata.get('general.architecture')}.rope.freq_base")
-    try:
-        return float(np.float32(said)) if said is not None else _BASE
-    except ValueError:  # llama.cpp ignores a value that is no number, too
-        return _BASE
 
 
 def marked(origin: Mapping[str, Any], state: llama_cpp.LlamaState) -> llama_cpp.LlamaState:
@@ -96,7 +35,7 @@ def fitted(llama: BaseLlama, current: Mapping[str, Any], state: Any) -> llama_cp
 
     Args:
         llama: the Llama that loads the state.
-        current: the result of `origin_of` for this Llama.
+        current: the ``engine.origin.origin_of`` of this Llama's model.
         state: the state.
 
     Raises:
@@ -215,7 +154,7 @@ def raise_refused(state: llama_cpp.LlamaState, errors: Sequence[str]) -> NoRetur
         StateError: always.
     """
     reason = "; ".join(errors) or "llama.cpp gave no reason"
-    other = "" if hasattr(state, _MARK) else f" or by another library than {_library()}"
+    other = "" if hasattr(state, _MARK) else f" or by another library than {library()}"
     raise StateError(
         f"the state cannot be loaded: {reason}. It is damaged, or was saved with other settings{other}. Load it with "
         "the model, type_k, type_v, flash_attn and library that saved it. This Llama holds nothing now, as after "
@@ -226,14 +165,3 @@ def raise_refused(state: llama_cpp.LlamaState, errors: Sequence[str]) -> NoRetur
 def _checksum(state: llama_cpp.LlamaState) -> int:
     tokens = np.asarray(state.input_ids[: state.n_tokens], dtype=np.int32).tobytes()
     return zlib.crc32(state.llama_state, zlib.crc32(tokens))
-
-
-def _model(llama: BaseLlama) -> str:
-    model = llama._model
-    name = llama.metadata.get("general.name", "without a name")
-    return f"{name} ({model.desc()}, {model.n_params():,} parameters, {model.size():,} bytes)"
-
-
-def _library() -> str:
-    # The loaded library may be another one than the bindings were built for (LLAMA_CPP_LIB_PATH).
-    return f"llama-cpp-python {llama_cpp.__version__} with ggml {ggml_version(_bindings._lib)}"

@@ -27,11 +27,13 @@ class ContextPlan:
         opened_with: the arguments that the model is opened with, by llama_cpp's names.
         num_snapshots: how many tokens at the end of a batch a recurrent state can be rolled back by.
         num_branches: how many branches of a text can be decoded beside the text.
+        has_spare: whether parts of a text's memory are to be copied. That needs a sequence besides the text's own.
     """
 
     opened_with: Mapping[str, Any]
     num_snapshots: int = 0
     num_branches: int = 0
+    has_spare: bool = False
 
     def __post_init__(self) -> None:
         """Note the bytes of weights that our kernels have in this thread: `fill` looks whether the model adds some."""
@@ -48,8 +50,9 @@ class ContextPlan:
         if hasattr(params, "n_rs_seq"):
             # llama.cpp ends the process unless a batch has room for more tokens than there are snapshots.
             params.n_rs_seq = max(0, min(self.num_snapshots, _MOST_SNAPSHOTS, int(params.n_ubatch) - 2))
-        if self.num_branches > 0:
-            _have_branches(params, self.num_branches)
+        count = max(self.num_branches, 1 if self.has_spare and not _is_recurrent(weights) else 0)
+        if self.num_branches > 0 or self.has_spare:
+            _have_sequences(params, count)
         if params.embeddings:
             _divide_among_sequences(params)
         if weights is not None and self._decides_attention:
@@ -82,11 +85,18 @@ def _have_flash_attention(params: Any) -> None:
         params.flash_attn = True
 
 
-def _have_branches(params: Any, count: int) -> None:
-    """Make room for branches of a text: sequences that share the text's cells.
+def _is_recurrent(weights: Any | None) -> bool:
+    """Whether a loaded model has recurrent states alone, each of which is copied as a whole."""
+    if weights is None or not llama_cpp.llama_model_is_recurrent(weights):
+        return False
+    return not getattr(llama_cpp, "llama_model_is_hybrid", lambda _: False)(weights)
 
-    A context for embeddings gets no branches: llama.cpp may abort when it pools several sequences over the same cells.
-    Nor does a context whose batch has no room for a row of each branch, because llama.cpp would abort.
+
+def _have_sequences(params: Any, count: int) -> None:
+    """Make room for sequences besides the text's own, which share its cells.
+
+    A context for embeddings gets none: llama.cpp may abort when it pools several sequences over the same cells. Nor
+    does a context whose batch has no room for a row of each, because llama.cpp would abort.
     """
     has_room = not params.embeddings and count < min(params.n_batch, params.n_ctx or params.n_batch)
     params.n_seq_max, params.kv_unified = (1 + count, True) if has_room else (1, params.kv_unified)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 
+import llama_cpp
+
 from specllama import _core
 from specllama.backend.owned import Closable
 from specllama.models.loading import captured_errors, one_at_a_time, quiet, why_no_context
@@ -85,8 +87,11 @@ class Contexts(ClosedWhenGone):
                 )
             size = min(size, max(cache_tokens, n_ctx))
         params = settings.params_of_another()
-        params.n_ctx, params.n_seq_max, params.kv_unified = max(size, count), count, True
-        params.n_batch = max(params.n_batch, count)  # llama.cpp asserts that a batch has room for a row of each text
+        spare = 1 if settings.has_spare and count < llama_cpp.llama_max_parallel_sequences() else 0
+        params.n_ctx, params.n_seq_max, params.kv_unified = max(size, count), count + spare, True
+        params.n_batch = max(
+            params.n_batch, count + spare
+        )  # llama.cpp asserts that a batch has room for a row of each text
         taps = None if settings.hidden is None else settings.hidden.make_with(params)
         # `quiet`, because llama.cpp would warn about n_ctx, as if it were the size of one text and not of all.
         with one_at_a_time(), captured_errors() as errors, quiet(settings.verbose):
@@ -105,6 +110,7 @@ class Contexts(ClosedWhenGone):
             settings.hidden.begin(context.address)
         if settings.lora is not None:
             settings.lora.apply(context.address)
-        decoder = dataclasses.replace(settings, context_params=params).decoder(context.address, name, taps, n_ctx)
+        settings = dataclasses.replace(settings, context_params=params)
+        decoder = settings.decoder(context.address, name, taps, n_ctx, count)
         self._parts.append(decoder)
         return decoder

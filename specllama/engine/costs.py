@@ -41,7 +41,7 @@ _CHEAPEST = 0.5  # a batch costs at least this factor times the smallest batch
 _MOST_SIZES = 64  # the most batch sizes in a file
 _ALL_UP_TO = 32  # all batch sizes up to this one are kept; of larger sizes, four for each doubling
 
-_KERNELS_GENERATION = 4  # add one when our kernels become faster, so that older measurements are not used
+KERNELS_GENERATION = 4  # add one when our kernels become faster, so that older measurements are not used
 _MODEL = ("n_gpu_layers", "split_mode", "main_gpu")
 # Fields of the context's parameters, besides threads and batches. Some releases of llama_cpp lack some of these fields.
 _CONTEXT = ("offload_kqv", "op_offload", "flash_attn", "flash_attn_type", "type_k", "type_v", "ctx_type")
@@ -153,7 +153,7 @@ def cost_key(model: Model, role: str) -> dict[str, Any]:
         **{name: getattr(settings.model_params, name) for name in _MODEL},
         "tensor_split": None if settings.tensor_split is None else [float(share) for share in settings.tensor_split],
         **{name: getattr(context, name) for name in _CONTEXT if hasattr(context, name)},
-        **({"kernels": f"{name}, {_KERNELS_GENERATION}"} if name else {}),
+        **({"kernels": f"{name}, {KERNELS_GENERATION}"} if name else {}),
         **machine(),
     }
 

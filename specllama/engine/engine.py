@@ -30,12 +30,12 @@ from .drafts.vocabulary import DraftVocabularySize
 from .earlier_answers import EarlierAnswers
 from .generation import Generation
 from .hidden import shown_layers as hidden_of
-from .kept_texts import KeptTexts, checked_cache_ram
 from .listener import SILENT, Listener
 from .model import Model, token_ids
 from .opening import Opening, open_model
 from .options import NumDraftTokens, Options, checked_index, checked_max_tokens, checked_seed
 from .position import Position
+from .prefixes.store import Store, StoreOptions
 from .request import Constraint, Request, checked_bias
 from .samplers import CHAIN, SAMPLERS
 from .slot import Slot
@@ -57,14 +57,13 @@ class Engine(ClosedWhenGone):
         options: how to speculate, unless a text's request says otherwise.
         position: the position of the text in the model's own context; None for an empty context.
         cache_tokens: how many tokens the cache of several texts at once holds; None: ``n_ctx`` for each text.
-        cache_ram: MiB for copies of earlier texts of the model's own context, so that they can be continued. 0 keeps
-            none, -1 has no limit.
+        store_options: where, and how much, copies of what memories held of earlier texts are kept.
 
     Attributes:
         model: the target.
         slot: the slot of the model's own context.
         texts: the slots of several texts at once.
-        kept: the copies of earlier texts of the model's own context.
+        store: the copies of what memories held of earlier texts.
     """
 
     def __init__(
@@ -75,14 +74,14 @@ class Engine(ClosedWhenGone):
         options: Options | None = None,
         position: Position | None = None,
         cache_tokens: int | None = None,
-        cache_ram: int = 0,
+        store_options: StoreOptions | None = None,
     ) -> None:
         self._close_model: Callable[[], None] | None = None
         self.model = model
         self.account = Account(options or Options.checked("auto", "auto", 64))
-        self.kept = KeptTexts(cache_ram)
-        self.slot = Slot(self.account, model, position or Position(model.n_ctx), draft, kept=self.kept)
-        self.texts = Texts(self.slot, cache_tokens)
+        self.store = Store(store_options or StoreOptions())
+        self.slot = Slot(self.account, model, position or Position(model.n_ctx), draft, store=self.store)
+        self.texts = Texts(self.slot, cache_tokens, self.store)
 
     @classmethod
     def open(
@@ -108,6 +107,8 @@ class Engine(ClosedWhenGone):
         verify: str = "auto",
         cache_tokens: int | None = None,
         cache_ram: int = 0,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_disk: float = 8.0,
         shown_layers: Sequence[int] = (),
     ) -> Engine:
         """Open a target, and a draft for it.
@@ -138,7 +139,9 @@ class Engine(ClosedWhenGone):
             max_draft_tokens: the most tokens that ``num_draft_tokens="auto"`` drafts in a round.
             verify: the acceptance rule.
             cache_tokens: how many tokens the cache of several texts at once holds; None: ``n_ctx`` for each text.
-            cache_ram: MiB for copies of earlier texts; 0 keeps none, -1 has no limit.
+            cache_ram: MiB in memory for copies of the KV cache of earlier texts; 0 keeps none, -1 has no limit.
+            cache_dir: a folder for such copies, which later processes use, too; None for none.
+            cache_disk: GiB in this folder.
             shown_layers: layers of the target, numbered from 0, whose input the method `states` gives. -1 stands for
                 the final hidden state, which the output matrix multiplies.
 
@@ -159,7 +162,8 @@ class Engine(ClosedWhenGone):
             lora_path=lora_path,
             lora_scale=lora_scale,
         )
-        cache_tokens, cache_ram = checked_cache_tokens(cache_tokens), checked_cache_ram(cache_ram)
+        cache_tokens = checked_cache_tokens(cache_tokens)
+        store_options = StoreOptions.checked(cache_ram, cache_dir, cache_disk)
         path = catalog.resolve(os.fsdecode(target))
         room = Room(n_ctx, (draft_kwargs or {}).get("n_ctx"), on_gpu=n_gpu_layers != 0)
         kind = understood(of_draft, path, room=room)
@@ -171,10 +175,9 @@ class Engine(ClosedWhenGone):
             hidden = hidden_of(shown_layers)
         num_snapshots = 0 if kind is None else options.most_draft_tokens
         num_branches = 0 if kind is None else kind.num_branches
-        model = open_model(
-            path, opening, name="target", num_snapshots=num_snapshots, num_branches=num_branches, hidden=hidden
-        )
-        engine = cls(model, options=options, cache_tokens=cache_tokens, cache_ram=cache_ram)
+        more: dict[str, Any] = {"num_branches": num_branches, "has_spare": store_options.keeps_some, "hidden": hidden}
+        model = open_model(path, opening, name="target", num_snapshots=num_snapshots, **more)
+        engine = cls(model, options=options, cache_tokens=cache_tokens, store_options=store_options)
         engine._close_model = model.close
         try:
             model.sequence  # raises for a model that cannot generate  # noqa: B018
@@ -318,7 +321,7 @@ class Engine(ClosedWhenGone):
     def forget(self) -> None:
         """Empty the model's own context. Target and draft decode the next text from its beginning.
 
-        The copies of earlier texts are dropped, too.
+        The copies of earlier texts in memory are dropped, too. Those in ``cache_dir`` stay.
 
         Raises:
             BusyError: another thread is generating.
@@ -327,7 +330,7 @@ class Engine(ClosedWhenGone):
             self.slot.require_at_rest()
             self.model.clear()
             self.slot.position.change(0)
-            self.kept.clear()
+            self.store.clear()
             if self.slot.draft is not None:
                 self.slot.draft.forget()
 
@@ -483,6 +486,7 @@ class Engine(ClosedWhenGone):
             if self.slot.draft is not None:  # a head's context may use parts of the target's
                 self.slot.draft.close()
             free()
+        self.store.flush()
 
     def close(self) -> None:
         """Free what ``open`` has opened. All later calls raise ClosedError.
@@ -519,7 +523,7 @@ class _Loader:
         """Load a file, as ``engine.drafts.draft.Loader`` says."""
         # The target's adapter is for the target's weights.
         opening = dataclasses.replace(self._opening, **target.of_draft(), lora_path=None, lora_scale=1.0)
-        model = open_model(path, opening.changed(draft_kwargs), name="draft")
+        model = open_model(path, opening.changed(draft_kwargs), name="draft", has_spare=target.settings.has_spare)
         return Loaded(model, path, model.close)
 
     def tokenize(self, text: str) -> Sequence[int]:

@@ -288,7 +288,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
         self._started = self._last_active = time.perf_counter()
         self._number = slot.begin(self)
         if request.reset:
-            slot.recall(tokens)
+            slot.keep_lost(tokens)
         self._loop, self._draft = slot.loop, slot.draft
         self._num_changes = slot.position.num_changes
         if not request.reset and slot.position.evaluated:
@@ -297,6 +297,8 @@ class Generation(ClosedWhenGone, Iterator[int]):
         held_before = slot.sequence.num_tokens
         try:
             self._begin_loop(tokens, sampler, constraint)
+            if request.reset:
+                slot.recall(tokens)
             self._look_at_loop()
             if self._draft is not None and request.chooser is None and self._draft_unusable() is None:
                 self._rollback = slot.sequence.decoder.rollback
@@ -454,6 +456,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
                 if self._draft is not None:
                     self._draft.notice_closing()
                 held = self._loop.finish(self._end, self._num_appended)
+                slot.keep_text(self._last_active - self._started)
         finally:
             if ours:
                 self._note(self._evaluated)

@@ -21,6 +21,7 @@ from specllama.backend.brief import brief
 from specllama.backend.kernel_use import KernelUse
 from specllama.backend.owned import Closable
 from specllama.models.loading import quiet
+from specllama.models.weights_digest import Digest
 from specllama.models.writers import why_no_writer
 
 from .closed_when_gone import ClosedWhenGone
@@ -78,11 +79,18 @@ class Settings:
     hidden: Hidden | None = None
     """The hidden states that contexts show."""
     verbose: bool = False
+    weights: Digest | None = None
+    """The digest of the weights in the file; None if it is unknown."""
 
     @property
     def is_head(self) -> bool:
         """Whether the model is a head: it needs the hidden states of another model."""
         return self.hidden is not None and self.hidden.n_features > 0
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether the model's own context has a sequence besides the text's own, so that parts can be copied."""
+        return bool(self.context_params.n_seq_max > 1 and self.context_params.kv_unified)
 
     def params_of_another(self) -> Any:
         """``llama_context_params`` of a further context over the weights, for generating texts.
@@ -95,8 +103,12 @@ class Settings:
             params.n_rs_seq = 0
         return params
 
-    def decoder(self, context: int, name: str, taps: _core.Taps | None, n_ctx: int = 0) -> _core.Decoder:
-        """Make the native decoder of a context that was opened with these settings."""
+    def decoder(
+        self, context: int, name: str, taps: _core.Taps | None, n_ctx: int = 0, num_texts: int = 1
+    ) -> _core.Decoder:
+        """Make the native decoder of a context that was opened with these settings, for so many texts."""
+        params = self.context_params
+        has_spare = params.n_seq_max > num_texts and params.kv_unified and self._knows_memory
         embeds = bool(self.context_params.embeddings)
         hidden = Hidden(()) if self.hidden is None else self.hidden
         with quiet(self.verbose):
@@ -109,7 +121,15 @@ class Settings:
                 of_wanted=hidden.of_wanted,
                 num_layers=hidden.num_layers,
                 choose_layer=hidden.choose_layer,
+                spare=num_texts if has_spare else -1,
+                keeps_window=bool(getattr(params, "swa_full", False)),
             )
+
+    @property
+    def _knows_memory(self) -> bool:
+        """Whether llama.cpp can say what kind of memory the model has: 0.3.16 takes a hybrid for a plain one."""
+        knows = hasattr(llama_cpp, "llama_model_is_hybrid")
+        return knows or not any(name.endswith(_RECURRENT_TENSORS) for name in self.metadata)
 
 
 class Owner(Protocol):

@@ -121,6 +121,7 @@ def open_model(
     name: str,
     num_snapshots: int = 0,
     num_branches: int = 0,
+    has_spare: bool = False,
     hidden: Hidden | None = None,
 ) -> OpenedModel:
     """Open a model. The caller frees it by its ``close``.
@@ -131,6 +132,7 @@ def open_model(
         name: ``"target"`` or ``"draft"``, for messages.
         num_snapshots: how many tokens at the end of a batch a recurrent state can be rolled back by.
         num_branches: how many branches of a text can be decoded beside the text.
+        has_spare: whether parts of a text's memory are to be copied.
         hidden: the hidden states that the model's contexts show; None for none.
 
     Raises:
@@ -141,14 +143,14 @@ def open_model(
     is_asked = opening.n_ctx != Opening.n_ctx
     opening = dataclasses.replace(opening, n_ctx=n_ctx_with_positions(file, opening.n_ctx, is_asked=is_asked))
     as_head = hidden is not None and hidden.n_features > 0
-    with checked_loading(file, as_head=as_head), loading(checked_kernels(opening.kernels)) as use, quiet():
+    with checked_loading(file, as_head=as_head) as digest, loading(checked_kernels(opening.kernels)) as use, quiet():
         model_params, params = opening.model_params(), opening.context_params()
         taps = None
         if hidden is not None:
             hidden.load_with(model_params)
             taps = hidden.make_with(params)
         llama_cpp.llama_backend_init()
-        plan = ContextPlan(vars(opening), num_snapshots, num_branches)
+        plan = ContextPlan(vars(opening), num_snapshots, num_branches, has_spare)
         load = llama_cpp.llama_model_load_from_file
         weights = Owned(llama_cpp.llama_model_free, load, file.encode(), model_params)
         if not weights.address:
@@ -164,7 +166,7 @@ def open_model(
             lora.apply(context.address)
     threads = (int(params.n_threads), int(params.n_threads_batch))
     kept = (file, metadata_of(weights.address), model_params, params, int(params.n_batch), *threads, use)
-    settings = Settings(*kept, lora=lora, hidden=hidden)
+    settings = Settings(*kept, lora=lora, hidden=hidden, weights=digest)
     return OpenedModel(weights.address, context.address, settings, (context, weights), name=name, taps=taps)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import weakref
 from typing import NoReturn, Protocol
 
-import numpy as np
-
 from specllama import _core
 from specllama.backend.prepare import require_own_gpu
 from specllama.models.loading import captured_errors
@@ -16,10 +14,12 @@ from .account import Account
 from .costs import CostMemory
 from .drafts.draft import Draft
 from .forks import raise_forked, require_threads, told_of_forks
-from .kept_texts import KeptTexts, Tokens
 from .listener import SILENT, Listener
 from .model import Model, raise_closed
 from .position import Position
+from .prefixes.entry import Tokens
+from .prefixes.slot import Prefixes
+from .prefixes.store import Store
 
 
 def raise_busy() -> NoReturn:
@@ -64,7 +64,7 @@ class Slot:
         draft: the draft; None for plain decoding.
         sequence: one of several sequences of a context. None: the sequence of the model's own context.
         scheduler: decodes for all sequences of the context of `sequence`; None for the model's own context.
-        kept: copies of earlier texts of the model's own context. None: there are no copies.
+        store: copies of what memories held of earlier texts. None: there are no copies.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Slot:
         *,
         sequence: _core.Sequence | None = None,
         scheduler: _core.Scheduler | None = None,
-        kept: KeptTexts | None = None,
+        store: Store | None = None,
     ) -> None:
         self.account = account
         self.model = model
@@ -84,7 +84,7 @@ class Slot:
         self._draft = draft
         self._sequence = sequence
         self._scheduler = scheduler
-        self._kept = kept
+        self._store = store
         self._loop: _core.Speculator | None = None
         self._costs: CostMemory | None = None
         self._turn = _core.Block(raise_busy)
@@ -234,21 +234,34 @@ class Slot:
         self._number += 1
         return self._number
 
+    # Copies of earlier texts
+
+    def keep_lost(self, text: Tokens) -> None:
+        """Copy what the memories lose when they get a text."""
+        if (prefixes := self._prefixes()) is not None:
+            if self._draft is not None:
+                self._draft.claim()  # the draft learns what its memory holds
+            prefixes.before(self._draft, text)
+
     def recall(self, text: Tokens) -> None:
-        """If a text continues an earlier text, put a copy for the earlier text back into the memory, if that pays."""
-        if self._kept is None or not self._kept.keeps_some:
-            return
-        draft = self._draft
-        if draft is not None:
-            draft.claim()  # the draft learns what its memory holds
-        model = None if draft is None or draft.unusable is not None else draft.models.get("draft")
-        try:
-            self._kept.exchange(self.model, model, text)
-        finally:
-            held = self.sequence.tokens()
-            if not np.array_equal(held, self.position.tokens()):
+        """Put copies for a text that the loop has begun into the memories, if that pays."""
+        if (prefixes := self._prefixes()) is not None:
+            try:
+                prefixes.begun(self._draft, self.loop, text)
+            finally:
+                held = self.sequence.tokens()
                 self.position.ids[: len(held)] = held
-                self.position.move(len(held), len(held))
+                self.position.held = len(held)
+
+    def keep_text(self, seconds: float) -> None:
+        """Copy what the memories hold of a text that has ended after so many seconds, if it would be lost."""
+        if (prefixes := self._prefixes()) is not None:
+            prefixes.ended(self._draft, seconds)
+
+    def _prefixes(self) -> Prefixes | None:
+        if self._store is None or not self._store.keeps_some:
+            return None
+        return Prefixes(self._store, self.account, self.model, self.sequence, is_shared=not self.is_alone)
 
     def end(self, generation: UnderWay, number: int) -> None:
         """Add up a text that is over, and take the slot's sequences from the text, if it has them."""

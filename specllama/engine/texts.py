@@ -23,6 +23,7 @@ from .forks import raise_forked, told_of_forks
 from .model import raise_closed
 from .options import checked_index, checked_optional
 from .position import Position
+from .prefixes.store import Store
 from .slot import Slot, raise_busy
 
 _WAITING = 0.05  # seconds between two calls of `poll` while a text waits for a slot
@@ -71,10 +72,12 @@ class Texts:
     Args:
         slot: the slot of the model's own context.
         cache_tokens: how many tokens the cache of all these texts holds; None: ``n_ctx`` for each text.
+        store: copies of what memories held of earlier texts; None: there are no copies.
     """
 
-    def __init__(self, slot: Slot, cache_tokens: int | None = None) -> None:
+    def __init__(self, slot: Slot, cache_tokens: int | None = None, store: Store | None = None) -> None:
         self.slot = slot
+        self._store = store
         self._cache_tokens = cache_tokens
         # No Condition: its methods are Python code, and Ctrl-C in one of them would leave the lock locked for good.
         self._lock = threading.Lock()
@@ -303,7 +306,8 @@ class Texts:
             target, sequences = contexts.sequences(number)
             drafting = None if draft is None else DraftOfMany(draft, sequences)
             position = Position(model.n_ctx)
-            slot = Slot(account, model, position, drafting, sequence=target, scheduler=contexts.scheduler)
+            more: dict[str, Any] = {"scheduler": contexts.scheduler, "store": self._store}
+            slot = Slot(account, model, position, drafting, sequence=target, **more)
             self._free.append(slot)
         self._draft = draft, _is_usable(draft)
         if draft is not None:

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specllama import Llama
+from specllama import Llama, Stats
 
 from .worker import Worker
 
@@ -31,7 +31,8 @@ class Metrics(Collector):
         stats = self._llm.total_stats
         decoded = stats.num_prompt_tokens - stats.num_prompt_tokens_reused
         yield _count("prompt_tokens", "Tokens of prompts that were decoded.", decoded)
-        yield _count("prompt_tokens_reused", "Tokens of prompts found in the KV cache.", stats.num_prompt_tokens_reused)
+        yield _count("prompt_tokens_reused", "Tokens of prompts that were kept.", stats.num_prompt_tokens_reused)
+        yield _recalled(stats)
         yield _count("generated_tokens", "Tokens generated.", stats.num_tokens)
         yield _count("draft_rounds", "Rounds that drafted.", stats.num_drafts)
         yield _count("draft_tokens", "Tokens drafted.", stats.num_draft_tokens)
@@ -42,11 +43,10 @@ class Metrics(Collector):
         for phase in _PHASES:
             seconds.add_metric([phase], getattr(stats, f"{phase}_seconds"))
         yield seconds
-        kept = self._llm.engine.kept
-        yield _count("conversations_resumed", "Earlier texts that were put back into the KV cache.", kept.num_resumed)
-        yield GaugeMetricFamily("specllama_conversations_kept", "Earlier texts that are kept.", kept.num_texts)
+        store = self._llm.engine.store
+        yield _count("prompts_recalled", "Prompts that went on from copies of earlier texts.", store.num_recalled)
         yield GaugeMetricFamily(
-            "specllama_conversations_kept_bytes", "The memory of the kept texts, in bytes.", kept.num_bytes
+            "specllama_prefixes_ram_bytes", "The memory of the copies of earlier texts, in bytes.", store.ram.num_bytes
         )
         generations = CounterMetricFamily("specllama_generations", "Generations, by their end.", labels=["outcome"])
         for outcome, number in self._worker.outcomes.items():
@@ -61,6 +61,15 @@ class Metrics(Collector):
 
 def _count(name: str, text: str, value: float) -> CounterMetricFamily:
     return CounterMetricFamily(f"specllama_{name}", text, value)
+
+
+def _recalled(stats: Stats) -> CounterMetricFamily:
+    family = CounterMetricFamily(
+        "specllama_prompt_tokens_recalled", "Reused tokens of prompts that came from copies.", labels=["place"]
+    )
+    family.add_metric(["ram"], stats.num_prompt_tokens_from_ram)
+    family.add_metric(["disk"], stats.num_prompt_tokens_from_disk)
+    return family
 
 
 def _per_position(name: str, text: str, counts: Sequence[int]) -> CounterMetricFamily:

@@ -21,7 +21,7 @@ HOUSES = {
     "kernels": (),  # they are a part of the extension, so they are switched off
 }
 CORE = (
-    *("engine/test_engine.py", "engine/test_kept_texts.py", "loop/test_memory_kinds.py", "many/test_many_prompts.py"),
+    *("engine/test_engine.py", "engine/test_prefixes.py", "loop/test_memory_kinds.py", "many/test_many_prompts.py"),
     *("drafts/test_head_and_model.py", "drop_in/test_saved_states.py", "grammars/test_gbnf.py"),
 )
 """Some of the core's tests, of each of its rooms."""

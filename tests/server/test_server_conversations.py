@@ -37,9 +37,10 @@ def test_a_chat_beside_a_second_client(make_llama: MakeLlama, tiny_files: TinyFi
                 assert usage["completion_tokens"] == 8
                 tokens[number] = [*prompt, *[300] * 8, 301, 302]
         metrics = served.metrics()
-    assert metrics["specllama_conversations_resumed_total"] == 2 * 9
-    assert metrics["specllama_conversations_kept"] >= 1
-    assert 0 < metrics["specllama_conversations_kept_bytes"] <= 64 << 20
+    assert metrics["specllama_prompts_recalled_total"] == 2 * 9
+    recalled = metrics['specllama_prompt_tokens_recalled_total{place="ram"}']
+    assert 0 < recalled <= metrics["specllama_prompt_tokens_reused_total"]
+    assert 0 < metrics["specllama_prefixes_ram_bytes"] <= 64 << 20
 
 
 @pytest.mark.parametrize("parallel", [1, 2])
@@ -62,7 +63,7 @@ def test_turns_of_a_long_chat_beside_another(saying: Saying, parallel: int) -> N
                 before[number] = usage["prompt_tokens"]
                 messages += [answer["choices"][0]["message"], {"role": "user", "content": "and the dog"}]
         if parallel == 1:  # else each has a slot of its own
-            assert served.metrics()["specllama_conversations_resumed_total"] == 18
+            assert served.metrics()["specllama_prompts_recalled_total"] == 18
 
 
 def test_the_option_of_the_server(tiny_files: TinyFiles) -> None:

@@ -85,6 +85,10 @@ class Draft(abc.ABC):
         """
         return _core.Speculator(target, self.drafters(sequences), scheduler)
 
+    def memories(self) -> dict[str, tuple[Model, _core.Sequence]]:
+        """The models that the draft decodes with, and the sequence in which each holds the text, by name."""
+        return {name: (model, model.sequence) for name, model in self.models.items()}
+
     def looks_up(self, options: Options) -> bool:
         """Whether the draft, with these options, also searches the ``lookup_corpus`` that a request may bring."""
         return self.also_looks_up and options.paced
@@ -146,6 +150,10 @@ class DraftOfMany(Draft):
         super().__init__(draft.given, draft.unusable)
         self._draft = draft
         self._sequences = sequences
+
+    def memories(self) -> dict[str, tuple[Model, _core.Sequence]]:
+        """See the base class."""
+        return {name: (self._draft.models[name], sequence) for name, sequence in self._sequences.items()}
 
     def drafters(self, sequences: Sequences | None = None) -> list[_core.Drafter]:
         """See the base class."""

@@ -124,6 +124,7 @@ class DecodingHead(HeadInFile[_File]):
         self.require_fit(target)
         check_vocabulary_of_file(require_same_vocabulary, target.vocab, path, as_head=True)
         settings = self.settings(target)
-        model = open_model(path, Opening(**settings), name="draft", hidden=self.hidden(target.context))
+        more: dict[str, Any] = {"has_spare": target.settings.has_spare, "hidden": self.hidden(target.context)}
+        model = open_model(path, Opening(**settings), name="draft", **more)
         with freed_after_errors(model.close):
             return self.draft(target, model, corpus, given=path, window=self.options.draft_window, close=model.close)

@@ -1,0 +1,223 @@
+"""The store of an engine: entries in memory and in a folder, and when they are copied there."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from specllama.backend.brief import brief
+from specllama.engine.forks import told_of_forks
+from specllama.engine.options import checked_index
+
+from .disk import Disk
+from .entry import Entry, Name, Tier
+from .memory import Memory, TierName
+from .ram import Ram
+
+_GIB = 1 << 30
+_MOST_GIB = 1_000_000
+_TOGETHER = 32 << 20  # bytes of entries that are written at once
+_MOST_WAITING = 256 << 20  # bytes of entries that wait to be written
+_SHARE = 0.01  # of a text's time: how long its end may wait until entries are written
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreOptions:
+    """What a store may take.
+
+    Attributes:
+        cache_ram: MiB in memory; 0 for none, -1 for no limit.
+        cache_dir: a folder that outlives the process; None for none.
+        cache_disk: GiB in this folder.
+    """
+
+    cache_ram: int = 0
+    cache_dir: str | None = None
+    cache_disk: float = 8.0
+
+    @classmethod
+    def checked(cls, cache_ram: Any, cache_dir: Any, cache_disk: Any) -> StoreOptions:
+        """Check a user's values.
+
+        Raises:
+            TypeError: a value has another type.
+            ValueError: a value is out of range, or the folder cannot be used.
+        """
+        return cls(_checked_ram(cache_ram), _checked_dir(cache_dir), _checked_disk(cache_disk))
+
+    @property
+    def keeps_some(self) -> bool:
+        """Whether anything is kept."""
+        return self.cache_ram != 0 or self.cache_dir is not None
+
+
+def _checked_ram(value: Any) -> int:
+    number = checked_index("cache_ram", value, "an int: MiB for earlier texts; 0 keeps none, -1 has no limit")
+    if number < -1:
+        raise ValueError(
+            f"cache_ram={brief(number)} is below -1: give MiB for earlier texts; 0 keeps none, -1 has no limit"
+        )
+    return number
+
+
+def _checked_dir(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"cache_dir={brief(value)} must be the path of a folder for earlier texts, or None")
+    path = os.path.abspath(os.path.expanduser(os.fsdecode(value)))
+    if "\0" in path or (os.path.exists(path) and not os.path.isdir(path)):
+        raise ValueError(f"cache_dir={brief(value)} is no folder: give one for earlier texts, or a path for a new one")
+    return path
+
+
+def _checked_disk(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"cache_disk={brief(value)} must be a number: the most GiB in cache_dir")
+    if not 0 < value <= _MOST_GIB:
+        raise ValueError(
+            f"cache_disk={brief(value)} must be above 0 and at most {_MOST_GIB}: the most GiB in cache_dir"
+        )
+    return float(value)
+
+
+class Store:
+    """Copies of what memories held of earlier texts. Any thread may use it.
+
+    Args:
+        options: what it may take.
+
+    Attributes:
+        ram: the entries in memory.
+        disk: the entries in a folder; None without a folder.
+        tiers: both, by name.
+        num_recalled: how many texts went on from copies.
+    """
+
+    def __init__(self, options: StoreOptions) -> None:
+        self.ram = Ram(options.cache_ram)
+        self.disk: Disk | None = None
+        self.tiers: dict[TierName, Tier] = {}
+        if self.ram.keeps_some:
+            self.tiers["ram"] = self.ram
+        if options.cache_dir is not None:
+            self.disk = Disk(options.cache_dir, int(options.cache_disk * _GIB), self._note)
+            self.tiers["disk"] = self.disk
+        self.num_recalled = 0
+        self._about: dict[bytes, Mapping[str, Any]] = {}
+        self._notes = queue.SimpleQueue[str]()
+        self._writer = Writer()
+        told_of_forks(self)
+
+    def leave_parent(self) -> None:
+        """Called in a forked child, which lacks the thread that writes."""
+        self.ram.leave_parent()
+        self._writer = Writer()
+
+    @property
+    def keeps_some(self) -> bool:
+        """Whether anything is kept."""
+        return bool(self.tiers)
+
+    def know(self, root: bytes, about: Mapping[str, Any]) -> None:
+        """Remember what a root stands for. It is shown to whoever looks at the folder."""
+        self._about.setdefault(root, about)
+
+    def notes(self) -> Iterable[str]:
+        """What the user should be told since the last call. Another thread may have noted it."""
+        while not self._notes.empty():
+            yield self._notes.get()
+
+    def _note(self, message: str) -> None:
+        self._notes.put(message)
+
+    def keep(self, memory: Memory, *, only_points: bool = False, seconds: float = 0.0) -> None:
+        """Keep what a memory holds and the store lacks.
+
+        Args:
+            memory: the memory. No text uses it.
+            only_points: whether to keep only the states of a memory that cannot be cut.
+            seconds: how long the text took. A part of this time may be spent on waiting for the disk.
+        """
+        memory.sequence.keep(memory.sequence.num_tokens)  # the memory may hold more, if other code has used it
+        chain, latest = memory.chain(), time.monotonic() + _SHARE * seconds
+        together: list[Entry] = []
+        for entry in memory.missing(only_points=only_points):
+            if entry.name not in chain:
+                chain.append(entry.name)
+            is_kept = self.ram.keeps_some and self.ram.put(entry, chain)
+            if self.disk is not None and self._writer.has_room(entry.num_bytes, latest):
+                together.append(entry)
+                is_kept = True
+            if not is_kept:
+                break
+            if sum(each.num_bytes for each in together) >= _TOGETHER:
+                self._write(together, chain)
+                together = []
+        self.ram.use(reversed(chain))
+        self._write(together, chain)
+
+    def _write(self, entries: Sequence[Entry], chain: Sequence[Name]) -> None:
+        if self.disk is not None and entries:
+            size = sum(entry.num_bytes for entry in entries)
+            self._writer.submit(size, self.disk.put, tuple(entries), tuple(chain), self._about)
+
+    def clear(self) -> None:
+        """Drop the entries in memory. Those in the folder stay."""
+        self.ram.clear()
+
+    def flush(self) -> None:
+        """Wait until all entries are written."""
+        self._writer.flush()
+
+
+class Writer:
+    """Writes in a thread of its own, one thing after the other. The interpreter's end waits for it."""
+
+    def __init__(self) -> None:
+        self._executor: concurrent.futures.ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[concurrent.futures.Future[Any], int]] = []
+
+    def has_room(self, size: int, latest: float) -> bool:
+        """Whether so many bytes may wait, too.
+
+        Args:
+            size: the bytes.
+            latest: until when to wait for room, by ``time.monotonic``.
+        """
+        while (first := self._first(size)) is not None:
+            left = latest - time.monotonic()
+            if left <= 0:
+                return False
+            concurrent.futures.wait([first], timeout=left)
+        return True
+
+    def _first(self, size: int) -> concurrent.futures.Future[Any] | None:
+        """What is to be done before so many bytes may wait; None if they may."""
+        with self._lock:
+            self._waiting = [waiting for waiting in self._waiting if not waiting[0].done()]
+            if not self._waiting or sum(each for _, each in self._waiting) + size <= _MOST_WAITING:
+                return None
+            return self._waiting[0][0]
+
+    def submit(self, size: int, function: Any, *args: Any) -> None:
+        """Have a function called, which writes so many bytes. Nothing happens while the interpreter ends."""
+        with self._lock, contextlib.suppress(RuntimeError):
+            if self._executor is None:
+                self._executor = concurrent.futures.ThreadPoolExecutor(1, "specllama-prefixes")
+            self._waiting.append((self._executor.submit(function, *args), size))
+
+    def flush(self) -> None:
+        """Wait until all is written."""
+        with self._lock:
+            waiting = [job for job, _ in self._waiting]
+        for job in concurrent.futures.as_completed(waiting):
+            job.result()
