@@ -113,7 +113,7 @@ def test_none_are_kept_unless_asked_for(make_llama: MakeLlama, tiny_files: TinyF
 
 
 @pytest.mark.parametrize("fault", ["get", "set"])
-@pytest.mark.parametrize("kind", ["model", "recurrent", "hybrid", "sliding"])
+@pytest.mark.parametrize("kind", ["model", "sliding"])
 def test_what_llama_cpp_does_not_do(
     make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, fault: str, kind: str
 ) -> None:
