@@ -22,6 +22,9 @@ from .prefixes.slot import Prefixes
 from .prefixes.store import Store
 
 
+_BETWEEN = 4096  # tokens of a prompt between two copies of a state that cannot be cut
+
+
 def raise_busy() -> NoReturn:
     """Raise BusyError."""
     raise _core.BusyError(
@@ -85,6 +88,7 @@ class Slot:
         self._sequence = sequence
         self._scheduler = scheduler
         self._store = store
+        self._copied_at = 0  # how many tokens the target's memory held when its state was copied last
         self._loop: _core.Speculator | None = None
         self._costs: CostMemory | None = None
         self._turn = _core.Block(raise_busy)
@@ -251,7 +255,14 @@ class Slot:
             finally:
                 held = self.sequence.tokens()
                 self.position.ids[: len(held)] = held
-                self.position.held = len(held)
+                self.position.held = self._copied_at = len(held)
+
+    def keep_progress(self) -> None:
+        """Copy the state of a memory that cannot be cut, now and then while a long prompt is decoded."""
+        held = self.sequence.num_tokens
+        if held - self._copied_at >= _BETWEEN and (prefixes := self._prefixes()) is not None:
+            self._copied_at = held
+            prefixes.going_on()
 
     def keep_text(self, seconds: float) -> None:
         """Copy what the memories hold of a text that has ended after so many seconds, if it would be lost."""

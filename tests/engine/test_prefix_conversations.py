@@ -26,6 +26,7 @@ END = 2  # a control token, as ends messages
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of drafts that are no good
 def test_texts_are_those_of_a_fresh_object_without_a_store(
     tiny_files: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,13 @@ class Prefixes:
             loop.refilled(counts["ram"], counts["disk"])
         self._show_notes()
 
+    def going_on(self) -> None:
+        """Keep the target's state, if its memory cannot be cut: a later text may go on from the midst of this one."""
+        memory = self._memory(self._model, self._sequence)
+        if memory.sequence.decoder.rollback != "seq_rm":
+            with self._skipped():
+                self._store.keep(memory, only_points=True)
+
     def ended(self, draft: Draft | None, seconds: float) -> None:
         """Keep what must not wait for `before`, when a text has ended that took so many seconds."""
         is_all = self._store.disk is not None or self._is_shared
