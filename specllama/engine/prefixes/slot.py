@@ -46,6 +46,11 @@ class Prefixes:
                 with self._skipped():
                     self._store.keep(memory)
 
+    def hold(self, text: Tokens) -> None:
+        """Put into the target's memory what the store has of a text that other code is about to decode."""
+        target = self._memory(self._model, self._sequence)
+        self._store.num_recalled += target.recall(text) is not None
+
     def begun(self, draft: Draft | None, loop: _core.Speculator, text: Tokens) -> None:
         """Put into the memories what the store has of a text that the loop has begun."""
         target, *others = self._memories(draft)
