@@ -54,14 +54,13 @@ def test_thoughts_that_a_template_drops(
     more: dict[str, Any] = {"n_ctx": 512, "n_batch": 64, "num_draft_tokens": 3, "swa_full": False, **options}
     llm = make_llama(getattr(tiny_files, kind), getattr(tiny_files, drafts[kind]), **more)
     plain = make_llama(getattr(tiny_files, kind), **more)
-    told: list[int] = [1, *range(260, 330), END, *range(270, 300)]
+    num_before, told = 0, [1, *range(260, 330), END, *range(270, 300)]
     for turn in range(5):
         asked = {"max_tokens": 90, "temperature": 0.9, "seed": turn, "verify": "coupled"}
         prompt = [*told, END, 265]  # the last token begins a thought
         thought = list(llm.engine.generate(prompt, **asked))
         assert thought == list(plain.engine.generate(prompt, **asked))
-        if turn:
-            read = llm.stats.num_prompt_tokens - llm.stats.num_prompt_tokens_reused
-            assert read <= len(prompt) - num_before, turn
+        read = llm.stats.num_prompt_tokens - llm.stats.num_prompt_tokens_reused
+        assert read <= len(prompt) - num_before, turn
         num_before = len(told)
         told += [END, 280, 281, END, *range(300, 320)]

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import itertools
 import pickle
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -167,3 +168,18 @@ def test_a_copy_of_a_llama_keeps_as_many(make_llama: MakeLlama, tiny_files: Tiny
     copy = pickle.loads(pickle.dumps(opened(make_llama, tiny_files, "plain", cache_ram=3)))
     assert copy.cache_ram == 3
     copy.close()
+
+
+def test_what_was_read_is_kept_when_a_llama_is_closed(
+    make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path
+) -> None:
+    """Even if nobody reads the text to its end."""
+    prompt = list(range(259, 340)) * 4
+    for expected in (0, len(prompt)):
+        llm = opened(make_llama, tiny_files, "model", cache_dir=tmp_path)
+        text = llm.engine.generate([*prompt, 9], max_tokens=20, temperature=0.0)
+        next(text)
+        assert llm.stats.num_prompt_tokens_from_disk == expected
+        llm.close()
+        with pytest.raises(specllama.ClosedError):
+            next(text)

@@ -1,5 +1,6 @@
-"""Conversations that are edited, branched, abandoned and restarted, over a store of prefixes: each text compared with that
-of a fresh Llama without a store and without a draft.
+"""Conversations that are edited, branched, abandoned and restarted, over a store of prefixes.
+
+Each text is compared with that of a Llama without a store and without a draft.
 """
 
 from __future__ import annotations
