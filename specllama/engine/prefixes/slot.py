@@ -56,7 +56,9 @@ class Prefixes:
         target, *others = self._memories(draft)
         if self._is_shared:
             target.sequence.borrow(text)
-        gained = target.recall(text[:-1])
+        gained = None
+        with self._skipped():
+            gained = target.recall(text[:-1])
         wanted = {id(sequence): tokens for sequence, tokens in loop.memories()}
         heads, is_changed = [], gained is not None
         for memory in others:
