@@ -9,11 +9,13 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
     from specllama.engine import CacheContent
+
+_ABOUT = ("file", "model", "kernels")  # what is shown of a model
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -62,20 +64,26 @@ def _errors_explained(folder: str) -> Iterator[None]:
         raise TimeoutError(f"another program is writing into {folder}: try again when it has finished a text") from None
     except PermissionError as error:
         path = error.filename or folder
-        raise PermissionError(f"no permission for {path}: earlier texts are their owner's, so run this as that user") from None
+        raise PermissionError(
+            f"no permission for {path}: earlier texts are their owner's, so run this as that user"
+        ) from None
 
 
-def _as_data(folder: str, contents: Sequence[CacheContent]) -> dict[str, object]:
-    return {
-        "folder": folder,
-        "models": [
-            {**{name: str(content.about.get(name, "")) for name in ("file", "model", "kernels")}}
-            | {"num_files": content.num_files, "num_bytes": content.num_bytes, "used": content.used}
-            for content in contents
-        ],
-        "num_files": sum(content.num_files for content in contents),
-        "num_bytes": sum(content.num_bytes for content in contents),
-    }
+def _as_data(folder: str, contents: Sequence[CacheContent]) -> dict[str, Any]:
+    models = [
+        {
+            **{name: content.about.get(name) for name in _ABOUT},
+            "num_files": content.num_files,
+            "num_bytes": content.num_bytes,
+            "used": content.used,
+        }
+        for content in contents
+    ]
+    return {"folder": folder, "models": models, **_sums(contents)}
+
+
+def _sums(contents: Sequence[CacheContent]) -> dict[str, int]:
+    return {name: sum(getattr(content, name) for content in contents) for name in ("num_files", "num_bytes")}
 
 
 def _print_table(contents: Sequence[CacheContent]) -> None:
@@ -87,14 +95,14 @@ def _print_table(contents: Sequence[CacheContent]) -> None:
     from specllama.evidence.tables import size_text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("file", "model", "kernels", "files", "size", "last used"):
+    for title in (*_ABOUT, "files", "size", "last used"):
         table.add_column(title, no_wrap=True, justify="right" if title in ("files", "size") else "left")
     for content in contents:
-        about = (harmless(str(content.about.get(name, "?"))) for name in ("file", "model", "kernels"))
+        about = (Text(harmless(str(content.about.get(name, "?")))) for name in _ABOUT)
         used = datetime.fromtimestamp(content.used).strftime("%Y-%m-%d %H:%M")
-        table.add_row(*map(Text, about), f"{content.num_files:,}", size_text(content.num_bytes), used)
-    num_files, num_bytes = (sum(numbers) for numbers in zip(*((c.num_files, c.num_bytes) for c in contents), strict=True))
-    table.add_row("all", "", "", f"{num_files:,}", size_text(num_bytes), "")
+        table.add_row(*about, f"{content.num_files:,}", size_text(content.num_bytes), used)
+    sums = _sums(contents)
+    table.add_row("all", "", "", f"{sums['num_files']:,}", size_text(sums["num_bytes"]), "")
     # A pipe has no width, and its readers need whole lines.
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=200)
