@@ -25,9 +25,8 @@ PROMPT = "the cat sat on the dog and in of a it is " * 30
 def generate(tiny_files: TinyFiles, folder: Path) -> dict[str, Any]:
     """What the command prints, with a folder of earlier texts."""
     files = ["-m", str(tiny_files.target), "-md", str(tiny_files.good), "-t", "1", "-c", "1024"]
-    done = faults.run(
-        "generate", *files, "-p", PROMPT, "-n", "4", "--temp", "0", "--json", "--cache-dir", str(folder), *options
-    )
+    files += ["-p", PROMPT, "-n", "4", "--temp", "0", "--num-draft-tokens", "4", "--json", "--cache-dir", str(folder)]
+    done = faults.run("generate", *files)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
