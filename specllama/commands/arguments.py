@@ -199,7 +199,7 @@ def add_earlier_texts(parser: argparse.ArgumentParser, ram: int = 0) -> None:
         "--cache-ram",
         "-cram",
         type=whole(-1),
-        default=ram,
+        default=ram or None,
         metavar="MIB",
         help=f"memory for copies of the KV cache of earlier texts; 0 keeps none, -1 has no limit (default {ram})",
     )
