@@ -410,11 +410,16 @@ def load_llama(arguments: argparse.Namespace, *, draft_if_none: str | None = Non
         arguments: what the user has given.
         draft_if_none: the draft, if the user has given none. A command that measures what drafting would cost needs a
             draft: without a draft, a context has no snapshots of a recurrent state, and takes tokens back slowly.
+
+    Raises:
+        UsageError: an option has no effect without another one.
     """
     from specllama import Llama
 
-    drafted = {"draft_model": draft_if_none, **draft_options(arguments)}
     caches = _given_of(arguments, "cache_tokens", "cache_ram", "cache_dir", "cache_disk")
+    if "cache_disk" in caches and "cache_dir" not in caches:
+        raise UsageError("--cache-disk is the limit of a folder: give --cache-dir, too, or leave it out")
+    drafted = {"draft_model": draft_if_none, **draft_options(arguments)}
     llm = Llama(arguments.model_path, verbose=False, **drafted, **caches, **context_options(arguments))
     if getattr(arguments, "share_lookups", False):
         llm.engine.keep_answers()

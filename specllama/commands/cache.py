@@ -95,8 +95,10 @@ def _print_table(contents: Sequence[CacheContent]) -> None:
     from specllama.evidence.tables import size_text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in (*_ABOUT, "files", "size", "last used"):
-        table.add_column(title, no_wrap=True, justify="right" if title in ("files", "size") else "left")
+    for title in _ABOUT:
+        table.add_column(title, overflow="fold")
+    for title in ("files", "size", "last used"):
+        table.add_column(title, no_wrap=True, justify="right")
     for content in contents:
         about = (Text(harmless(str(content.about.get(name, "?")))) for name in _ABOUT)
         used = datetime.fromtimestamp(content.used).strftime("%Y-%m-%d %H:%M")

@@ -105,6 +105,7 @@ def test_earlier_texts(given: dict[str, Any], command: str, tmp_path: Path, caps
         (["--cache-dir", str(file)], f"--cache-dir: cache_dir='{file}' is no folder: give one for earlier texts"),
         (["--cache-disk", "0"], "--cache-disk: cache_disk=0.0 must be above 0 and at most 1000000"),
         (["--cache-disk", "nan"], "--cache-disk: cache_disk=nan must be above 0"),
+        (["--cache-disk", "2"], "--cache-disk is the limit of a folder: give --cache-dir, too, or leave it out"),
         (["--cache-disk", "much"], "--cache-disk: invalid float value: 'much'"),
     ):
         assert run(command, *options) == 2
