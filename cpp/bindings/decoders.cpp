@@ -149,8 +149,7 @@ void bind_decoder_class(py::module_ & module) {
                  HiddenStates hidden{std::move(taps), n_features, encodes, block, of_wanted, num_layers};
                  hidden.choose_layer = reinterpret_cast<void (*)(llama_context *, int32_t)>(choose_layer);
                  return std::make_shared<Decoder>(std::move(api), at_address<llama_context>(context), std::move(name),
-                                                  n_ctx, std::move(hidden), embeds,
-                                                  ContextExtras{spare, keeps_window});
+                                                  n_ctx, std::move(hidden), embeds, ContextExtras{spare, keeps_window});
              }),
              py::arg("api"), py::arg("context"), py::arg("name"), py::arg("n_ctx") = 0, py::arg("taps") = nullptr,
              py::arg("n_features") = 0, py::arg("encodes") = false, py::arg("embeds") = false,

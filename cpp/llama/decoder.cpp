@@ -73,9 +73,9 @@ WantedPanels panels_of(const std::optional<TokenList> & listed, std::size_t n_vo
     return {};
 }
 
-// A state is a header, keys and values, and the rest; a point is the same header and the rest. Releases have a header of
-// 8 bytes, or none. Returns a byte with the size of the header, then the keys and values; empty if the states are built
-// in another way.
+// A state is a header, keys and values, and the rest; a point is the same header and the rest. Releases have a header
+// of 8 bytes, or none. Returns a byte with the size of the header, then the keys and values; empty if the states are
+// built in another way.
 StateBytes without_point(const StateBytes & state, const StateBytes & point) {
     const std::uint8_t * const first = state.data.get();
     const std::uint8_t * const end = first + state.size;

@@ -25,8 +25,8 @@ namespace {
     throw DecodeError(what + ": the backend failed (out of memory?); nothing was lost, the call can be repeated");
 }
 
-constexpr std::size_t least_shared = 16;  // tokens: for fewer, decoding is faster than waiting
-constexpr std::size_t most_marks = 3;     // copies of the state at marks
+constexpr std::size_t least_shared = 16;   // tokens: for fewer, decoding is faster than waiting
+constexpr std::size_t most_marks = 3;      // copies of the state at marks
 constexpr std::size_t mark_distance = 16;  // the least tokens between two marks
 
 }  // namespace

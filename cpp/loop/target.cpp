@@ -35,8 +35,9 @@ std::optional<std::size_t> Target::prefill(const std::vector<int32_t> & history,
     if (left <= num_carried_) {
         return std::nullopt;
     }
-    // A recurrent memory is copied before it holds `pending`, because the same prompt may come again. A window that moves
-    // on is copied at marks. In a shared decoder, parts of a prompt and rounds are scheduled differently. So in both the prompt's end cannot wait.
+    // A recurrent memory is copied before it holds `pending`, because the same prompt may come again. A window that
+    // moves on is copied at marks. In a shared decoder, parts of a prompt and rounds are scheduled differently. So in
+    // both the prompt's end cannot wait.
     const bool can_wait = !decoder().is_recurrent() && !decoder().is_shared() && !sequence_->next_mark(history);
     if (leaves_end && can_wait && left < decoding_.chunk(decoder())) {
         carry(left, true);

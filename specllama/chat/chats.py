@@ -11,6 +11,7 @@ from llama_cpp.llama_chat_format import _convert_completion_to_chat, _convert_co
 
 from specllama.drop_in.arguments import OURS, completed, given_to
 from specllama.drop_in.base_class import BaseLlama, file_of
+from specllama.drop_in.image_prompts import view_for_images
 from specllama.drop_in.images import decodes_by_itself, handler_for_text
 from specllama.drop_in.lending import lent
 from specllama.drop_in.prompt_tokens import prompt_tokens_of
@@ -83,7 +84,7 @@ class Chat:
             options = {**self._prompt.options, **self._ours, **changes}
             found = self._ask(prompt=self._prompt.tokens, **options, call=call)
         else:
-            view = View(self._llama, call_of(self._llama, {**self._ours, "call": call}))
+            view = view_for_images(self._llama, call_of(self._llama, {**self._ours, "call": call}))
             with template_errors(), call.slot.exclusive():
                 found = self._ask(llama=view, **changes)
             found = exclusively(self._llama, call.slot, found) if isinstance(found, Iterator) else found

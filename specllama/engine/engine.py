@@ -43,6 +43,7 @@ from .states import States, checked_layers, forced, require_computed, require_la
 from .texts import Texts, checked_cache_tokens
 from .tokens_of_text import tokens_of
 
+_CLOSING = 500.0  # seconds: closing may wait for the disk as the end of a text does that has taken so long
 _CHUNK = 32  # the most positions whose logits are held at once
 
 
@@ -480,6 +481,10 @@ class Engine(ClosedWhenGone):
         # `exclusive` is no generator: the traceback of Ctrl-C would keep a generator alive, and never end the block.
         with captured_errors(), self.slot.exclusive():
             self.slot.require_outermost()
+            if (
+                self.store.disk is not None and self.model.is_open
+            ):  # a text that nobody has read to its end is kept, too
+                self.slot.keep_text(_CLOSING)
             self.model.end_sequence()
             self.slot.refuse_as_closed()
             self.texts.close()

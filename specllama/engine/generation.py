@@ -352,6 +352,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
             self._look_at_loop()
             request.listener.poll()  # Python handles signals here, too
             self._require_undisturbed()
+            self._slot.keep_progress()
         if not loop.round_is_open:
             self._row = -1
         if request.chooser is not None:

@@ -12,6 +12,7 @@ a prompt with these numbers continues after this very image, as long as the memo
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 from specllama import _core
 
-_MOST_NUMBERS = 1 << 30
+_MOST_NUMBERS = 1 << 29  # of each kind
 _lock = threading.Lock()
 _num_used = 0
 
@@ -32,6 +33,17 @@ def numbers_of_embeddings(count: int) -> npt.NDArray[np.intc]:
         first = _num_used
         _num_used += count
     return (_core.FIRST_EMBEDDING - np.arange(first, first + count) % _MOST_NUMBERS).astype(np.intc)
+
+
+def numbers_of_image(digest: bytes, count: int) -> npt.NDArray[np.intc]:
+    """The numbers [count] for places of an image that has this digest: the same in every process."""
+    drawn = np.frombuffer(hashlib.shake_128(digest).digest(4 * count), dtype="<u4")
+    return (_core.FIRST_EMBEDDING - _MOST_NUMBERS - 1 - (drawn % (_MOST_NUMBERS - 1)).astype(np.int64)).astype(np.intc)
+
+
+def is_of_this_process(text: npt.NDArray[np.intc]) -> npt.NDArray[np.bool_]:
+    """Which numbers of a text stand for embeddings that no other process knows."""
+    return (text <= _core.FIRST_EMBEDDING) & (text > _core.FIRST_EMBEDDING - _MOST_NUMBERS)
 
 
 def only_tokens(text: Sequence[int]) -> list[int]:
@@ -81,11 +93,16 @@ class Position:
         self.evaluated = self.held = evaluated
         self.num_changes += 1
 
-    def skip(self, evaluated: int) -> None:
-        """Record that other code has decoded up to this place. Its tokens are unknown, so each gets a new number."""
+    def skip(self, evaluated: int, numbers: npt.NDArray[np.intc] | None = None) -> None:
+        """Record that other code has decoded up to this place.
+
+        Args:
+            evaluated: the place.
+            numbers: the numbers of the new places. None: what was decoded is unknown, so each gets a new number.
+        """
         if evaluated > self.evaluated:
             new = self.ids[self.evaluated : evaluated]
-            new[:] = numbers_of_embeddings(len(new))
+            new[:] = numbers_of_embeddings(len(new)) if numbers is None else numbers
         self.change(evaluated)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 from specllama import _core
@@ -16,10 +17,12 @@ from .drafts.draft import Draft
 from .forks import raise_forked, require_threads, told_of_forks
 from .listener import SILENT, Listener
 from .model import Model, raise_closed
-from .position import Position
+from .position import Position, num_common
 from .prefixes.entry import Tokens
 from .prefixes.slot import Prefixes
 from .prefixes.store import Store
+
+_BETWEEN = 4096  # tokens of a prompt between two copies of a state that cannot be cut
 
 
 def raise_busy() -> NoReturn:
@@ -85,6 +88,7 @@ class Slot:
         self._sequence = sequence
         self._scheduler = scheduler
         self._store = store
+        self._copied_at = 0  # how many tokens the target's memory held when its state was copied last
         self._loop: _core.Speculator | None = None
         self._costs: CostMemory | None = None
         self._turn = _core.Block(raise_busy)
@@ -224,15 +228,18 @@ class Slot:
         Raises:
             BusyError: the old text is making a token, and a function that it calls has called this.
         """
+        self._end_text()
+        self._under_way = weakref.ref(generation)
+        self._number += 1
+        return self._number
+
+    def _end_text(self) -> None:
         self.require_threads()
         self._require_outside()
         while (before := self._text_under_way()) is not None:  # a loop: a listener of the end may begin another text
             before.leave()  # its statistics include its open round
         if self.is_alone:  # in other slots only texts use the memory, and the scheduler may have emptied it
             self.sequence.assume(self.position.tokens())
-        self._under_way = weakref.ref(generation)
-        self._number += 1
-        return self._number
 
     # Copies of earlier texts
 
@@ -251,7 +258,42 @@ class Slot:
             finally:
                 held = self.sequence.tokens()
                 self.position.ids[: len(held)] = held
-                self.position.held = len(held)
+                self.position.held = self._copied_at = len(held)
+
+    def hold(self, text: Tokens, images: Sequence[tuple[int, int]]) -> int:
+        """Have the target's memory hold what it, or a copy, has of a text, and nothing else. A text under way ends.
+
+        Args:
+            text: the tokens, and the numbers of images' places. Other code decodes what the memory lacks.
+            images: where each image begins and ends in the text. The memory holds all of an image, or nothing of it.
+
+        Returns:
+            How many tokens the memory holds. It is 0 if the memory cannot be cut.
+
+        Raises:
+            BusyError: a text is making a token.
+        """
+        self._end_text()
+        self.keep_lost(text)
+        sequence, count = self.sequence, 0
+        if sequence.decoder.rollback == "seq_rm":
+            sequence.keep(num_common(sequence.tokens(), text))
+            if (prefixes := self._prefixes()) is not None:
+                prefixes.hold(text)
+            count = sequence.num_tokens
+            count = min([count, *(start for start, end in images if start < count < end)])
+        sequence.keep(count)
+        count = sequence.num_tokens
+        self.position.ids[:count] = text[:count]
+        self.position.change(count)
+        return count
+
+    def keep_progress(self) -> None:
+        """Copy the state of a memory that cannot be cut, now and then while a long prompt is decoded."""
+        held = self.sequence.num_tokens
+        if held - self._copied_at >= _BETWEEN and (prefixes := self._prefixes()) is not None:
+            self._copied_at = held
+            prefixes.going_on()
 
     def keep_text(self, seconds: float) -> None:
         """Copy what the memories hold of a text that has ended after so many seconds, if it would be lost."""

@@ -96,3 +96,69 @@ def test_nothing_of_a_chat_is_logged(make_llama: MakeLlama, clip: Path, capfd: p
     give_image_handler(llm, clip)
     assert said(llm, CAT)
     assert capfd.readouterr() == ("", "")
+
+
+TALK: list[dict[str, Any]] = asked("the cat sat on " * 12, image(png(1)), " and the dog", image(png(2)), " is " * 9)
+"""A chat whose images are not decoded twice."""
+
+
+def decoded(llm: Any, messages: Any) -> tuple[str, int]:
+    """The answer, and how many parts of the chat's images were decoded."""
+    library, count = llm.chat_handler._mtmd_cpp, []
+    original = getattr(library, "_library", library)
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(original, name)
+
+        def mtmd_helper_eval_chunk_single(self, *given: Any) -> int:
+            count.append(1)
+            return int(original.mtmd_helper_eval_chunk_single(*given))
+
+    if library is original:
+        llm.chat_handler._mtmd_cpp = Counting()
+    else:
+        library._library = Counting()
+    answer = said(llm, messages)
+    llm.chat_handler._mtmd_cpp._library = original
+    return answer, len(count)
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+@pytest.mark.parametrize("draft", [None, "good"])
+def test_an_image_is_decoded_once(
+    make_llama: MakeLlama, tiny_files: TinyFiles, clip: Path, tmp_path: Path, handler: str, draft: str | None
+) -> None:
+    """It stays in the context, in memory, and in a folder, for other turns and other processes."""
+
+    def seeing(**kwargs: Any) -> Any:
+        reads = getattr(llama_chat_format, handler)(clip_model_path=str(clip), verbose=False)
+        file = None if draft is None else getattr(tiny_files, draft)
+        return make_llama(draft=file, chat_handler=reads, n_ctx=1024, **EXACT_CACHE, **kwargs)
+
+    answer = {"role": "assistant", "content": "the cat"}
+    turns = [TALK, [*TALK, answer, *asked("a fox")], [*TALK, answer, *asked("a dog", image(png(3)))]]
+    plain = [said(seeing(), messages) for messages in turns]
+    kept = seeing(cache_ram=64, cache_dir=tmp_path)
+    assert [decoded(kept, messages) for messages in turns] == [(plain[0], 2), (plain[1], 0), (plain[2], 1)]
+    assert said(kept, asked("a fox", image(png(3)))) == said(seeing(), asked("a fox", image(png(3))))
+    assert decoded(kept, turns[1]) == (plain[1], 0), "copies in memory"
+    kept.close()
+    again = seeing(cache_dir=tmp_path)
+    assert [decoded(again, messages) for messages in reversed(turns)] == [(text, 0) for text in reversed(plain)]
+    without = seeing()
+    assert [decoded(without, messages) for messages in turns] == [(plain[0], 2), (plain[1], 0), (plain[2], 1)]
+
+
+def test_another_file_reads_an_image_anew(
+    make_llama: MakeLlama, tiny_files: TinyFiles, clip: Path, tmp_path: Path
+) -> None:
+    other = tiny.write_clip(tmp_path / "other.gguf", seed=2)
+    answers = []
+    for path in (clip, other):
+        reads = getattr(llama_chat_format, HANDLERS[-1])(clip_model_path=str(path), verbose=False)
+        llm = make_llama(chat_handler=reads, n_ctx=1024, cache_dir=tmp_path / "store", **EXACT_CACHE)
+        answers.append(decoded(llm, TALK))
+        llm.close()
+    assert [count for _, count in answers] == [2, 2]
+    assert answers[0][0] != answers[1][0]

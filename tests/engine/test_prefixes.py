@@ -6,10 +6,13 @@ import contextlib
 import ctypes
 import itertools
 import pickle
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 import pytest
+from conversations import blocks_of
 from exact import EXACT_CACHE
 
 import specllama
@@ -152,7 +155,7 @@ def test_an_interruption_while_one_is_put_back(
     assert was_called or (kind, where) in {("model", "put_point"), ("recurrent", "put_range")}
     asked: dict[str, Any] = {"max_tokens": 20, "seed": 4, "temperature": 0.9}
     fresh = opened(make_llama, tiny_files, kind, verify="coupled")
-    for text in ([*one, 9], [*other, 9], [*one, 9, 9]):
+    for text in ([*other, 9], [*one, 9], [*other, 9, 9]):
         assert list(llm.engine.generate(text, **asked)) == list(fresh.engine.generate(text, **asked))
 
 
@@ -167,3 +170,69 @@ def test_a_copy_of_a_llama_keeps_as_many(make_llama: MakeLlama, tiny_files: Tiny
     copy = pickle.loads(pickle.dumps(opened(make_llama, tiny_files, "plain", cache_ram=3)))
     assert copy.cache_ram == 3
     copy.close()
+
+
+def test_what_was_read_is_kept_when_a_llama_is_closed(
+    make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path
+) -> None:
+    """Even if nobody reads the text to its end."""
+    prompt = list(range(259, 330)) * 4
+    for expected in (0, len(prompt)):
+        llm = opened(make_llama, tiny_files, "model", cache_dir=tmp_path)
+        text = llm.engine.generate([*prompt, 9], max_tokens=20, temperature=0.0)
+        next(text)
+        assert llm.stats.num_prompt_tokens_from_disk == expected
+        llm.close()
+        with pytest.raises(specllama.ClosedError):
+            next(text)
+
+
+def test_the_same_tokens_at_another_place(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """A block is named after all tokens before it, too."""
+    with blocks_of(16):
+        llm, plain = (opened(make_llama, tiny_files, "plain", cache_ram=ram) for ram in (64, 0))
+        one, other, more = (list(range(start, start + 16)) for start in (260, 280, 300))
+        for text in ([*one, *one, *one, *one], more, [*other, *one, *one, *one], more, [*one, *one, *other, *one]):
+            asked: dict[str, Any] = {"max_tokens": 8, "temperature": 0.9, "seed": 1}
+            assert list(llm.engine.generate([1, *text], **asked)) == list(plain.engine.generate([1, *text], **asked))
+        list(llm.engine.generate([1, *one, *one, *one, 9], max_tokens=1))
+        assert llm.stats.num_prompt_tokens_from_ram == 16, "the part that the text before has not"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"type_k": 0},
+        {"flash_attn": True},
+        {"rope_freq_base": 5000.0},
+        {"rope_freq_scale": 0.5},
+        {"lora_path": "lora"},
+        {"lora_path": "lora", "lora_scale": 0.5},
+        {"kv_overrides": {"llama.attention.layer_norm_rms_epsilon": 0.5}},
+        {"model": "bad"},
+    ],
+    ids=str,
+)
+def test_what_copies_depend_on(
+    make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    """A copy is not used for what would have computed it otherwise."""
+    changed = dict(changed)
+    model = getattr(tiny_files, changed.pop("model", "target"))
+    if "lora_path" in changed:
+        changed["lora_path"] = str(tiny_files.lora)
+    text = [1, *range(260, 330)] * 3
+
+    def read(path: Any, **options: Any) -> int:
+        llm = make_llama(path, n_ctx=512, cache_dir=tmp_path / "store", **options)
+        fresh = make_llama(path, n_ctx=512, **options)
+        texts = [list(each.engine.generate(text, **TURN, seed=1)) for each in (llm, fresh)]
+        llm.close()
+        assert texts[0] == texts[1]
+        return int(llm.stats.num_prompt_tokens_from_disk)
+
+    assert read(tiny_files.target) == 0
+    assert read(model, **changed) == 0
+    renamed = tmp_path / "renamed.gguf"
+    shutil.copy(model, renamed)
+    assert read(renamed, **changed) == len(text) - 1

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from specllama import _core
-from specllama.engine.position import num_common
+from specllama.engine.position import is_of_this_process, num_common
 
 from .entry import BLOCK, Data, Entry, Name, Tier, Tokens, blocks_of, digest_of
 
@@ -56,7 +56,7 @@ class Memory:
         """The names of the ranges of what the memory holds, from its beginning on. The store may lack some."""
         if not self.sequence.decoder.copies_ranges:
             return []
-        held = without_embeddings(self.sequence.tokens())
+        held = _lasting(self.sequence.tokens())
         return [Name(self.root, parent, own, "range") for parent, own, _, _ in blocks_of(self.root, held)]
 
     def missing(self, *, only_points: bool = False) -> Iterator[Entry]:
@@ -65,7 +65,7 @@ class Memory:
         Args:
             only_points: whether ranges are left out, because they are copied when another text takes the memory.
         """
-        decoder, held = self.sequence.decoder, without_embeddings(self.sequence.tokens())
+        decoder, held = self.sequence.decoder, _lasting(self.sequence.tokens())
         if not decoder.can_copy or len(held) < LEAST_GAIN:
             return
         if decoder.copies_ranges and not only_points:
@@ -197,9 +197,9 @@ class Memory:
         return None
 
 
-def without_embeddings(text: Tokens) -> Tokens:
-    """The text up to the first image. Other images have other numbers, also in other processes."""
-    places = np.flatnonzero(text <= _core.FIRST_EMBEDDING)
+def _lasting(text: Tokens) -> Tokens:
+    """The text up to the first embedding that no other process knows."""
+    places = np.flatnonzero(is_of_this_process(text))
     return text[: places[0]] if places.size else text
 
 

@@ -46,6 +46,11 @@ class Prefixes:
                 with self._skipped():
                     self._store.keep(memory)
 
+    def hold(self, text: Tokens) -> None:
+        """Put into the target's memory what the store has of a text that other code is about to decode."""
+        target = self._memory(self._model, self._sequence)
+        self._store.num_recalled += target.recall(text) is not None
+
     def begun(self, draft: Draft | None, loop: _core.Speculator, text: Tokens) -> None:
         """Put into the memories what the store has of a text that the loop has begun."""
         target, *others = self._memories(draft)
@@ -67,6 +72,13 @@ class Prefixes:
             self._store.num_recalled += gained is not None
             loop.refilled(counts["ram"], counts["disk"])
         self._show_notes()
+
+    def going_on(self) -> None:
+        """Keep the target's state, if its memory cannot be cut: a later text may go on from the midst of this one."""
+        memory = self._memory(self._model, self._sequence)
+        if memory.sequence.decoder.rollback != "seq_rm":
+            with self._skipped():
+                self._store.keep(memory, only_points=True)
 
     def ended(self, draft: Draft | None, seconds: float) -> None:
         """Keep what must not wait for `before`, when a text has ended that took so many seconds."""
