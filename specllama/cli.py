@@ -20,6 +20,7 @@ from specllama import __version__
 from specllama.commands import (
     batch,
     bench,
+    cache,
     chat,
     compare,
     demo,
@@ -60,7 +61,7 @@ class Command(Protocol):
 
 # In the order in which `--help` lists the commands.
 COMMANDS: tuple[Command, ...] = (
-    *(pull, drafts, quantize, train_draft, generate, batch, chat, serve),
+    *(pull, drafts, quantize, train_draft, generate, batch, chat, serve, cache),
     *(demo, compare, tune, bench, evaluate, verify),
 )
 

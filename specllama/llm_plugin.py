@@ -30,6 +30,9 @@ class ModelOptions(llm.Options):
     n_ctx: int | None = Field(None, description="size of the context, default 4096; 0: the model's own")
     n_threads: int | None = Field(None, description="threads, for prompts and generation alike")
     n_gpu_layers: int | None = Field(None, description="layers on the GPU; -1: all")
+    cache_ram: int | None = Field(None, description="MiB in memory for copies of the KV cache of earlier texts")
+    cache_dir: str | None = Field(None, description="a folder for such copies, which later commands use, too")
+    cache_disk: float | None = Field(None, description="the most GiB in this folder, default 8")
 
 
 class SpecllamaOptions(SamplerFields, ModelOptions):

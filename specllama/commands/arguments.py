@@ -192,6 +192,50 @@ def add_parallel(parser: argparse._ActionsContainer, default: int, of: str) -> N
     )
 
 
+def add_earlier_texts(parser: argparse.ArgumentParser, ram: int = 0) -> None:
+    """Add what is kept of earlier texts, and where. `ram` is the default of ``--cache-ram``."""
+    group = parser.add_argument_group("earlier texts (what a prompt has in common with them is not read again)")
+    group.add_argument(
+        "--cache-ram",
+        "-cram",
+        type=whole(-1),
+        default=ram or None,
+        metavar="MIB",
+        help=f"memory for copies of the KV cache of earlier texts; 0 keeps none, -1 has no limit (default {ram})",
+    )
+    group.add_argument(
+        "--cache-dir",
+        type=_stored("cache_dir", str),
+        metavar="DIR",
+        help="a folder for such copies, which later runs use, too. It holds what was written, and you alone can read "
+        "it; `specllama cache DIR` shows and empties it",
+    )
+    group.add_argument(
+        "--cache-disk",
+        type=_stored("cache_disk", float),
+        metavar="GIB",
+        help="the most that this folder may take, default 8; what was unused for longest is deleted first",
+    )
+
+
+def _stored(name: str, kind: type[str] | type[float]) -> Callable[[str], str | float]:
+    """The type of an argument that says where texts are kept, or how many."""
+
+    def parse(text: str) -> str | float:
+        from specllama.engine import StoreOptions
+
+        value = kind(text)
+        given: dict[str, Any] = {**vars(StoreOptions()), name: value}
+        try:
+            StoreOptions.checked(**given)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return value
+
+    parse.__name__ = kind.__name__  # argparse's name of the type, in its message about a text that is no number
+    return parse
+
+
 def add_threads(parser: argparse._ActionsContainer, purpose: str) -> None:
     """Add the number of threads."""
     parser.add_argument("--threads", "-t", dest="n_threads", type=whole(1, MOST_THREADS), metavar="N", help=purpose)
@@ -299,8 +343,7 @@ def draft_options(arguments: argparse.Namespace) -> dict[str, Any]:
     corpus, inner = arguments.lookup_corpus, arguments.draft_of_draft
     if inner is not None and arguments.draft_model is None:
         raise UsageError("--draft-of-draft (-mdd) is for a draft model: give one with --draft-model (-md), too")
-    names = ("num_draft_tokens", "max_draft_tokens", "verify", "cache_tokens", "cache_ram", "cache_dir", "cache_disk")
-    found = _given_of(arguments, "draft_model", *names)
+    found = _given_of(arguments, "draft_model", "num_draft_tokens", "max_draft_tokens", "verify")
     if len(found.get("draft_model", ())) == 1:
         (found["draft_model"],) = found["draft_model"]
     if inner is not None:
@@ -367,11 +410,17 @@ def load_llama(arguments: argparse.Namespace, *, draft_if_none: str | None = Non
         arguments: what the user has given.
         draft_if_none: the draft, if the user has given none. A command that measures what drafting would cost needs a
             draft: without a draft, a context has no snapshots of a recurrent state, and takes tokens back slowly.
+
+    Raises:
+        UsageError: an option has no effect without another one.
     """
     from specllama import Llama
 
+    caches = _given_of(arguments, "cache_tokens", "cache_ram", "cache_dir", "cache_disk")
+    if "cache_disk" in caches and "cache_dir" not in caches:
+        raise UsageError("--cache-disk is the limit of a folder: give --cache-dir, too, or leave it out")
     drafted = {"draft_model": draft_if_none, **draft_options(arguments)}
-    llm = Llama(arguments.model_path, verbose=False, **drafted, **context_options(arguments))
+    llm = Llama(arguments.model_path, verbose=False, **drafted, **caches, **context_options(arguments))
     if getattr(arguments, "share_lookups", False):
         llm.engine.keep_answers()
     if arguments.n_ctx not in (0, llm.n_ctx()):

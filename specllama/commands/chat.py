@@ -46,6 +46,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "--origins", action="store_true", help="colour the tokens by where they came from, as `specllama compare` does"
     )
     common.add_model_arguments(parser)
+    common.add_earlier_texts(parser)
     common.add_sampling_arguments(parser)
     common.add_server_sampling_arguments(parser)
     return parser

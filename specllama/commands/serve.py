@@ -35,6 +35,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "until SIGTERM (exit code 0) or Ctrl-C.",
     )
     common.add_model_arguments(parser)
+    common.add_earlier_texts(parser, ram=_CACHE_RAM)
     group = parser.add_argument_group("server")
     group.add_argument(
         "--mmproj",
@@ -83,15 +84,6 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="requests that may wait; others get 503 (default 16)",
     )
     common.add_parallel(group, default=1, of="requests answered")
-    group.add_argument(
-        "-cram",
-        "--cache-ram",
-        type=common.whole(-1),
-        default=_CACHE_RAM,
-        metavar="MIB",
-        help="memory for the KV caches of earlier conversations, so that they are not decoded again; 0 keeps "
-        f"none, -1 has no limit (default {_CACHE_RAM})",
-    )
     group.add_argument(
         "--share-lookups",
         action="store_true",

@@ -95,6 +95,8 @@ class ImageView(View):
         bounds = list(zip([0, *ends], ends, parts))  # noqa: B905  # there is one more beginning
         images = [(start, end) for start, end, part in bounds if part.decode is not None]
         held = self._call.slot.hold(np.concatenate([part.ids for part in parts]), images)
+        if self._call.watch is not None:
+            self._call.watch.num_held += held
         for start, end, part in bounds:
             if end > held and part.decode is None:
                 self.eval(part.ids[max(0, held - start) :].tolist())

@@ -30,7 +30,9 @@ class Watch(Listener):
         self.num_prompt_tokens = 0
         """The number of tokens in all prompts, also in prompts that were decoded without generating."""
         self.is_decoded_outside = False
-        """Whether a chat handler decodes the prompts by itself, as handlers for images do. Then they are not cached."""
+        """Whether a chat handler decodes the prompts by itself, as handlers for images do."""
+        self.num_held = 0
+        """Of such prompts, the number of tokens that a handler found decoded."""
         self.num_shown = 0
         """The number of tokens in all texts, without tokens that ended a text."""
         self.num_looked_up = 0

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from .listener import Listener, Stopped
     from .model import Model
     from .options import NumDraftTokens, Verify, checked_index, checked_num_draft_tokens, checked_seed, checked_verify
+    from .prefixes.folder import Content as CacheContent
+    from .prefixes.folder import contents as cache_contents
+    from .prefixes.folder import empty as empty_cache
+    from .prefixes.store import StoreOptions
     from .request import Request
     from .rules import DEPENDENT_ON_DRAFT, RULES, VERIFY, is_independent_of_draft
     from .samplers import CHAIN, DEFAULTS, SAMPLERS
@@ -50,6 +54,7 @@ __all__ += ["Choice", "Expected", "KeptCurves", "best_length", "break_even", "ch
 __all__ += ["DEPENDENT_ON_DRAFT", "FINAL", "LOOKUP", "RULES", "VERIFY", "is_independent_of_draft"]
 __all__ += ["SAMPLERS", "SamplerParams", "server_samplers"]
 __all__ += ["LARGEST_INT", "MOST_DRAFT_TOKENS", "MOST_THREADS"]
+__all__ += ["CacheContent", "StoreOptions", "cache_contents", "empty_cache"]
 __all__ += ["NumDraftTokens", "checked_index", "checked_num_draft_tokens", "checked_seed", "checked_verify"]
 
 _EXPORTS = {
@@ -73,6 +78,7 @@ _EXPORTS = {
         *("NumDraftTokens", "Verify"),
         *("checked_index", "checked_num_draft_tokens", "checked_seed", "checked_verify"),
     ),
+    "prefixes.store": ("StoreOptions",),
     "request": ("Request",),
     "rules": ("DEPENDENT_ON_DRAFT", "RULES", "VERIFY", "is_independent_of_draft"),
     "samplers": ("CHAIN", "DEFAULTS", "SAMPLERS"),
@@ -82,4 +88,9 @@ _EXPORTS = {
     "unused_slot": ("TextBegins", "UnusedSlot"),
     "vocabulary": ("Gbnf", "end_tokens"),
 }
-__getattr__ = opened(__name__, _EXPORTS)
+_RENAMED = {
+    "CacheContent": ("prefixes.folder", "Content"),
+    "cache_contents": ("prefixes.folder", "contents"),
+    "empty_cache": ("prefixes.folder", "empty"),
+}
+__getattr__ = opened(__name__, _EXPORTS, _RENAMED)

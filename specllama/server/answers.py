@@ -91,8 +91,9 @@ def _stats(watches: Sequence[Watch]) -> Stats:
 
 
 def _cached(watches: Sequence[Watch]) -> Item:
-    """The part of ``usage`` that counts the prompt tokens taken from the KV cache."""
-    count = sum(0 if watch.is_decoded_outside else watch.stats().num_prompt_tokens_reused for watch in watches)
+    """The part of ``usage`` that counts the prompt tokens that were not decoded. The last one always is."""
+    reused = [(watch, watch.stats().num_prompt_tokens_reused) for watch in watches]
+    count = sum(min(watch.num_held, most) if watch.is_decoded_outside else most for watch, most in reused)
     return {"prompt_tokens_details": {"cached_tokens": count}}
 
 

@@ -90,6 +90,28 @@ def test_types_of_the_cache(given: dict[str, Any], command: str) -> None:
     assert "type_k" not in given
 
 
+@pytest.mark.parametrize("command", ["batch", "generate", "chat", "serve"])
+def test_earlier_texts(given: dict[str, Any], command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command) != 0
+    assert given.get("cache_ram", 0) == (1024 if command == "serve" else 0)
+    assert given.keys().isdisjoint({"cache_dir", "cache_disk"})
+    kept = str(tmp_path / "kept")
+    assert run(command, "-cram", "-1", "--cache-dir", kept, "--cache_disk", "0.5") != 0
+    assert (given["cache_ram"], given["cache_dir"], given["cache_disk"]) == (-1, kept, 0.5)
+    capsys.readouterr()
+    file = tmp_path / "prompts.jsonl"
+    for options, said in (
+        (["--cache-ram", "-2"], "-cram: -2 is too small: give at least -1"),
+        (["--cache-dir", str(file)], f"--cache-dir: cache_dir='{file}' is no folder: give one for earlier texts"),
+        (["--cache-disk", "0"], "--cache-disk: cache_disk=0.0 must be above 0 and at most 1000000"),
+        (["--cache-disk", "nan"], "--cache-disk: cache_disk=nan must be above 0"),
+        (["--cache-disk", "2"], "--cache-disk is the limit of a folder: give --cache-dir, too, or leave it out"),
+        (["--cache-disk", "much"], "--cache-disk: invalid float value: 'much'"),
+    ):
+        assert run(command, *options) == 2
+        assert said in capsys.readouterr().err
+
+
 def test_threads_of_the_plugin_for_llm(given: dict[str, Any]) -> None:
     imported("llm")
     from specllama.llm_plugin import _opened

@@ -70,6 +70,22 @@ def test_a_conversation_decodes_what_is_new(model: Any, options: dict[str, Any])
     assert [turn["content"] for turn in model._conversation.messages[::2]] == [MESSAGE, "no fox", "a dog"]
 
 
+def test_another_process_reads_only_what_is_new(model: Any, options: dict[str, Any], tmp_path: Path) -> None:
+    """What `llm -c` starts for each message, with a folder of earlier texts."""
+    kept = {"cache_dir": str(tmp_path / "kept"), "cache_disk": "0.5", "cache_ram": "1"}
+    conversation = model.conversation()
+    first = conversation.prompt(MESSAGE * 5, **options, **kept, max_tokens=15, seed=3)
+    first.text()
+    model._conversation.llm.close()
+    model._conversation = None
+    response = conversation.prompt("no fox", **options, **kept, max_tokens=15, seed=3)
+    response.text()
+    read = first.response_json["stats"]["num_prompt_tokens"]  # the answer's text has other tokens
+    assert response.response_json["stats"]["num_prompt_tokens_from_disk"] >= read - 1 > 40
+    llm = model._conversation.llm
+    assert (llm.cache_dir, llm.cache_disk, llm.cache_ram) == (kept["cache_dir"], 0.5, 1)
+
+
 def test_a_schema(model: Any, options: dict[str, Any]) -> None:
     response = model.prompt(MESSAGE, schema=SCHEMA, **options, max_tokens=400)
     assert json.loads(response.text())["animal"] in ("cat", "dog")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-SHOWN_BY = ("warn", "_warn", "warn_once", "warning", "error", "fail", "errors_reported")
+SHOWN_BY = ("warn", "_warn", "warn_once", "_on_error", "warning", "error", "fail", "errors_reported")
 """Functions and methods that show a text to the user, or log it."""
 
 REASONS = (

@@ -21,6 +21,8 @@ import pytest
 from needed import imported
 from ray_driver import examples
 
+from specllama.engine import cache_contents
+
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
@@ -70,6 +72,7 @@ def found(tiny_files: TinyFiles, tmp_path_factory: pytest.TempPathFactory) -> di
         "num_draft_tokens": 4,
         "arguments": {"max_tokens": 12, "temperature": 0.9},
         "row_arguments": ["seed"],
+        "cache_dir": str(folder / "kept"),
     }
     # The name of a Unix socket has 107 characters at most, and Ray adds some 60 to this.
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as short_folder:
@@ -84,7 +87,8 @@ def found(tiny_files: TinyFiles, tmp_path_factory: pytest.TempPathFactory) -> di
             line, capture_output=True, text=True, check=False, timeout=PATIENCE, env=environment, cwd=folder
         )
     assert done.returncode == 0, done.stderr[-5000:]
-    return {**json.loads((folder / "found.json").read_text()), "died": int((folder / "died").read_text())}
+    kept = cache_contents(folder / "kept")
+    return {**json.loads((folder / "found.json").read_text()), "died": int((folder / "died").read_text()), "kept": kept}
 
 
 def test_a_worker_that_is_killed_loses_no_row(found: dict[str, Any], make_llama: MakeLlama) -> None:
@@ -111,6 +115,11 @@ def test_a_worker_that_is_killed_loses_no_row(found: dict[str, Any], make_llama:
         assert row["num_prompt_tokens"] == expected["usage"]["prompt_tokens"]
         assert row["num_tokens"] == alone.stats.num_tokens
     assert sum(row["num_accepted_tokens"] for row in answers) > 0
+
+
+def test_workers_keep_what_prompts_begin_with(found: dict[str, Any]) -> None:
+    """In one folder, also while one of them is killed."""
+    assert {content.about["file"] for content in found["kept"]} == {"target.gguf", "draft.gguf"}
 
 
 def test_a_worker_has_as_many_threads_as_cpus_of_ray(found: dict[str, Any]) -> None:

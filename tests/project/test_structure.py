@@ -238,7 +238,7 @@ def test_a_view_is_for_chat_handlers_alone() -> None:
         for path in (ROOT / "specllama").rglob("*.py")
         if views.search(path.read_text(encoding="utf-8"))
     }
-    assert knowing == {"drop_in/view.py", "chat/chats.py"}
+    assert knowing == {"drop_in/view.py", "drop_in/image_prompts.py", "chat/chats.py"}
 
 
 def test_the_top_level_can_be_looked_over() -> None:

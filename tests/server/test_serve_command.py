@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -127,6 +128,24 @@ def test_a_signal_during_generation_ends_it_cleanly(tiny_files: TinyFiles, sent:
         ]
     with process(tiny_files) as (running, url):  # nothing is left behind that the next one trips over
         assert health(url).status_code == 200
+
+
+@has_signals
+def test_a_chat_goes_on_after_a_restart(tiny_files: TinyFiles, tmp_path: Path) -> None:
+    """With a folder of earlier texts, which the server has written when it ends."""
+    chat: list[Any] = [{"role": "user", "content": "the cat sat on the dog and in of a it is " * 9}]
+    sizes = []
+    for turn in ("and the fox", "a dog"):
+        with process(tiny_files, "--cache-dir", str(tmp_path / "kept"), "--cache-disk", "0.1") as (running, url):
+            asked = {"messages": chat, "max_tokens": 12, "temperature": 0.0}
+            answer = httpx.post(url + "/v1/chat/completions", json=asked, timeout=60).json()
+            sizes.append((answer["usage"]["prompt_tokens"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]))
+            chat += [answer["choices"][0]["message"], {"role": "user", "content": turn}]
+            running.terminate()
+            assert running.wait(60) == 0
+    (first, none), (second, cached) = sizes
+    assert none == 0
+    assert first - 5 < cached < second
 
 
 @pytest.mark.long

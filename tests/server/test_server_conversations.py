@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,13 +11,15 @@ from needed import imported
 imported("fastapi")
 
 from exact import EXACT_CACHE
-from served import serving  # needs the extra
+from served import Served, serving  # needs the extra
 from test_tool_calls import END, ROUNDS
 
 from specllama.cli import build_parser
 from specllama.commands.arguments import load_llama
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from conftest import MakeLlama, Saying, TinyFiles
 
 
@@ -72,3 +75,72 @@ def test_the_option_of_the_server(tiny_files: TinyFiles) -> None:
         llm = load_llama(build_parser().parse_args(["serve", *files, *options]))
         assert llm.cache_ram == expected
         llm.close()
+
+
+def cached_and_all(served: Served, path: str, text: str) -> tuple[int, int]:
+    """Ask in the dialect of this path. Gives how many tokens of the prompt were not read, and how many it has."""
+    asked: dict[str, Any] = {"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": text}]}
+    if path in ("/completion", "/v1/completions"):
+        asked = {"max_tokens": 4, "prompt": text}
+    if path == "/v1/responses":
+        asked = {"model": "tiny", "max_output_tokens": 16, "input": text}
+    reply = served.post(path, temperature=0.0, **asked)
+    assert reply.status_code == 200, reply.text
+    answer = reply.json()
+    timings, usage = answer["timings"], answer.get("usage", {})
+    size = timings["cache_n"] + timings["prompt_n"]
+    if path == "/completion":
+        said = timings["cache_n"], answer["tokens_evaluated"]
+    elif path == "/v1/messages":
+        cached = usage["cache_read_input_tokens"]
+        said = cached, usage["input_tokens"] + cached
+    elif path == "/v1/responses":
+        said = usage["input_tokens_details"]["cached_tokens"], usage["input_tokens"]
+    else:
+        said = usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]
+    assert said == (timings["cache_n"], size)
+    return said
+
+
+DIALECTS = ("/v1/completions", "/v1/chat/completions", "/completion", "/v1/messages", "/v1/responses")
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize("place", ["ram", "disk"])
+def test_all_say_how_much_was_not_read(
+    make_llama: MakeLlama,
+    tiny_files: TinyFiles,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    place: str,
+    parallel: int,
+) -> None:
+    """Answers in each dialect, the log and the metrics, with copies from memory and, after a restart, from a folder."""
+    caplog.set_level(logging.INFO, "specllama.requests")
+    kept: dict[str, Any] = {"cache_ram": 64} if place == "ram" else {"cache_dir": tmp_path / "kept"}
+    options: dict[str, Any] = {"draft": tiny_files.good, "n_ctx": 1024, **EXACT_CACHE, **kept}
+    texts = {path: f"the {word} sat on " * 80 for path, word in zip(DIALECTS, "abcde", strict=True)}
+    llm = make_llama(**options)
+    with serving(llm, max_parallel=parallel) as served:
+        for path, text in texts.items():
+            cached, size = cached_and_all(served, path, text)
+            assert size > 300 and cached < 30
+        before = served.metrics()
+    if place == "disk":
+        llm.close()
+        llm, before = make_llama(**options), dict.fromkeys(before, 0.0)
+    caplog.clear()
+    with serving(llm, max_parallel=parallel) as served:
+        numbers = [cached_and_all(served, path, text) for path, text in texts.items()]
+        served.wait_until_idle()
+        metrics = served.metrics()
+        served.wait_until(lambda: len(caplog.records) > len(texts))
+    for cached, size in numbers:
+        assert size > 300 and cached == size - 1
+    names = ("prompt_tokens_reused_total", f'prompt_tokens_recalled_total{{place="{place}"}}', "prompt_tokens_total")
+    reused, recalled, read = (metrics[f"specllama_{name}"] - before[f"specllama_{name}"] for name in names)
+    assert (reused, read) == (sum(cached for cached, _ in numbers), len(numbers))
+    assert reused * 0.7 < recalled <= reused
+    lines = [record.getMessage() for record in caplog.records if "outcome=completed" in record.getMessage()]
+    for line, (cached, size) in zip(lines, numbers, strict=True):
+        assert f" prompt={size} reused={cached} " in line

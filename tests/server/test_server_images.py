@@ -58,17 +58,22 @@ def served(request: Any, make_llama: MakeLlama, tiny_files: TinyFiles, clip: Pat
 def test_images_are_read(served: Served, make_llama: MakeLlama, clip: Path) -> None:
     llm = make_llama(n_ctx=1024, **EXACT_CACHE)
     give_image_handler(llm, clip)
-    texts = []
-    for messages in (CAT, DOG, [{"role": "user", "content": "the cat"}], CAT):
+    texts, cached, sizes = [], [], []
+    for messages in (CAT, CAT, DOG, [{"role": "user", "content": "the cat"}], CAT):
         response = served.post(CHAT, messages=messages, **OPTIONS)
         assert response.status_code == 200, response.text
         texts.append(response.json()["choices"][0]["message"]["content"])
         expected: Any = llm.create_chat_completion(messages, **OPTIONS)  # type: ignore[arg-type]
         assert texts[-1] == expected["choices"][0]["message"]["content"]
-        assert response.json()["usage"] == {**expected["usage"], "prompt_tokens_details": {"cached_tokens": 0}}
-    assert texts[0] != texts[1]
+        usage = response.json()["usage"]
+        cached.append(usage.pop("prompt_tokens_details")["cached_tokens"])
+        sizes.append(usage["prompt_tokens"])
+        assert usage == expected["usage"]
+    assert texts[0] == texts[1] != texts[2]
+    assert cached[:2] == [0, sizes[1] - 1]
+    assert 0 < cached[2] < sizes[2] - 1, "what stands before the image"
     chunks = served.events(CHAT, messages=DOG, **OPTIONS)
-    assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks) == texts[1]
+    assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks) == texts[2]
     assert served.complete()["choices"][0]["text"]
 
 

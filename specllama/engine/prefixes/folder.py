@@ -138,9 +138,9 @@ def contents(folder: str | os.PathLike[str]) -> list[Content]:
     """
     found = []
     for root in _roots(folder):
-        files = list(_files_of_root(root))
-        used = max((file.used for file in files), default=0) / 1e9
-        found.append(Content(read_about(root), len(files), sum(file.size for file in files), used))
+        if files := list(_files_of_root(root)):
+            used = max(file.used for file in files) / 1e9
+            found.append(Content(read_about(root), len(files), sum(file.size for file in files), used))
     return sorted(found, key=lambda content: -content.used)
 
 
@@ -154,7 +154,10 @@ def empty(folder: str | os.PathLike[str]) -> int:
     with locked(Path(folder)):
         (Path(folder) / _WRITER).unlink(missing_ok=True)  # who writes next must look again
         for root in _roots(folder):
-            for file in _files_of_root(root):
+            files = list(_files_of_root(root))
+            if not files:  # it may be another program's
+                continue
+            for file in files:
                 os.unlink(file.path)
                 size += file.size
             with contextlib.suppress(FileNotFoundError):
