@@ -153,7 +153,7 @@ class Stats:
     def _speed(self) -> str:
         return (
             f"{self.num_tokens} tokens in {self.total_seconds:.2f} s, {self.tokens_per_second:.2f} tokens/s "
-            f"after a prompt of {self.num_prompt_tokens} ({self._reused()} reused)"
+            f"after a prompt of {self.num_prompt_tokens} ({self.num_prompt_tokens_reused} reused{self._copied()})"
         )
 
     def _accepted(self) -> str:
@@ -187,10 +187,10 @@ class Stats:
         lines += self.backend_notes
         return "\n".join(lines)
 
-    def _reused(self) -> str:
-        copied = {"memory": self.num_prompt_tokens_from_ram, "disk": self.num_prompt_tokens_from_disk}
-        said = ", ".join(f"{count} from {place}" for place, count in copied.items() if count)
-        return f"{self.num_prompt_tokens_reused}{f', {said},' if said else ''}"
+    def _copied(self) -> str:
+        places = {"memory": self.num_prompt_tokens_from_ram, "disk": self.num_prompt_tokens_from_disk}
+        said = ", ".join(f"{count} from {place}" for place, count in places.items() if count)
+        return f": {said}" if said else ""
 
     def _pace_lines(self) -> list[str]:
         drafters = ", ".join(

@@ -492,6 +492,8 @@ class Engine(ClosedWhenGone):
                 self.slot.draft.close()
             free()
         self.store.flush()
+        for note in self.store.notes():
+            self.account.warn_once(note)
 
     def close(self) -> None:
         """Free what ``open`` has opened. All later calls raise ClosedError.

@@ -236,3 +236,35 @@ def test_what_copies_depend_on(
     renamed = tmp_path / "renamed.gguf"
     shutil.copy(model, renamed)
     assert read(renamed, **changed) == len(text) - 1
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ({"cache_dir": ""}, ValueError),
+        ({"cache_dir": __file__}, ValueError),
+        ({"cache_dir": 3}, TypeError),
+        ({"cache_disk": 0}, ValueError),
+        ({"cache_disk": float("nan")}, ValueError),
+        ({"cache_disk": "8"}, TypeError),
+    ],
+    ids=str,
+)
+def test_bad_folders(tiny_files: TinyFiles, value: dict[str, Any], error: type[Exception]) -> None:
+    for door in (specllama.Llama, specllama.Engine.open):
+        with pytest.raises(error, match=next(iter(value))):
+            door(str(tiny_files.target), **value)
+
+
+def test_a_folder_that_cannot_be_written_to(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path) -> None:
+    """Who uses it is told, whenever the thread that writes has noticed."""
+    folder = tmp_path / "store"
+    llm = opened(make_llama, tiny_files, "plain", cache_dir=folder)
+    folder.write_text("a file in its place")
+
+    def use() -> None:
+        list(llm.engine.generate([5] * 50, max_tokens=1))
+        llm.close()
+
+    with pytest.warns(specllama.FallbackWarning, match="cache_dir=.* cannot be written to"):
+        use()

@@ -73,7 +73,7 @@ def _checked_dir(value: Any) -> str | None:
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(f"cache_dir={brief(value)} must be the path of a folder for earlier texts, or None")
     path = os.path.abspath(os.path.expanduser(os.fsdecode(value)))
-    if "\0" in path or (os.path.exists(path) and not os.path.isdir(path)):
+    if not os.fspath(value) or "\0" in path or (os.path.exists(path) and not os.path.isdir(path)):
         raise ValueError(f"cache_dir={brief(value)} is no folder: give one for earlier texts, or a path for a new one")
     return path
 
