@@ -61,7 +61,9 @@ def serving(folder: Path, options: Sequence[str]) -> Iterator[httpx.Client]:
     """A context manager that starts a server and gives its client. If it does not start, its output is raised."""
     port = free_port()
     command = [str(folder / "llama-server"), "--port", str(port), "--no-ui", *options]
-    with tempfile.TemporaryFile("w+") as log, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=None) as client:
+    # The server closes a connection that was idle, perhaps just when the next request is on its way.
+    limits, url = httpx.Limits(max_keepalive_connections=0), f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryFile("w+") as log, httpx.Client(base_url=url, timeout=None, limits=limits) as client:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
             deadline = time.monotonic() + START_SECONDS
