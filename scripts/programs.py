@@ -132,7 +132,8 @@ class Theirs:
             body["id_slot"] = self._slot(agent)
         seconds, last = 0.0, "{}"
         with self._client.stream("POST", "/completion", json=body) as reply:
-            reply.raise_for_status()
+            if reply.is_error:
+                raise RuntimeError(f"llama-server refuses a prompt of {len(tokens)} tokens: {reply.read().decode()}")
             for line in reply.iter_lines():
                 if line.startswith("data: "):
                     seconds = seconds or time.perf_counter() - start
