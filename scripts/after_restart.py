@@ -15,12 +15,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import recorded
-from programs import Program, Reply, ours, theirs
+from programs import Program, Reply, ours, theirs, tokens_of
 from transcripts import long_text
 
 import specllama
@@ -82,8 +83,7 @@ def told(found: dict[str, Any]) -> str:
 
 def prepared(llm: specllama.Llama, count: int) -> tuple[list[int], dict[str, Any]]:
     """A long text as a model's tokens, and the description of the machine. It runs in the process of specllama."""
-    tokens = long_text(lambda text: llm.tokenize(text.encode(), add_bos=False, special=True), 1, count)
-    return tokens, describe_machine(llm)
+    return long_text(partial(tokens_of, llm), 1, count), describe_machine(llm)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

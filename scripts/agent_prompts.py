@@ -16,11 +16,12 @@ import dataclasses
 import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import recorded
-from programs import Program, ours, theirs
+from programs import Program, ours, theirs, tokens_of
 from transcripts import Prompt, Sizes, num_new, written
 
 import specllama
@@ -97,7 +98,7 @@ def told(way: str, prompts: Sequence[Prompt], turns: Sequence[dict[str, Any]], n
 
 def transcript(llm: specllama.Llama, seed: int, sizes: Sizes) -> tuple[list[Prompt], dict[str, Any]]:
     """The prompts as a model's tokens, and the description of the machine. It runs in the process of specllama."""
-    prompts = written(lambda text: llm.tokenize(text.encode(), add_bos=False, special=True), seed, sizes)
+    prompts = written(partial(tokens_of, llm), llm.token_eos(), seed, sizes)
     return prompts, describe_machine(llm)
 
 

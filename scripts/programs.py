@@ -68,7 +68,8 @@ class Ours:
 @contextlib.contextmanager
 def ours(**options: Any) -> Iterator[Ours]:
     """A context manager that has specllama run with these arguments of a Llama, warm. Its end waits for the store."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _open, (options,)) as pool:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        pool.submit(_open, options).result()
         program = Ours(pool)
         program.ask("", range(3, 3 + WARM_UP), 1)
         yield program
@@ -101,6 +102,11 @@ def _ask(llm: specllama.Llama, tokens: Sequence[int], max_tokens: int) -> Reply:
         stats.num_prompt_tokens_from_disk,
         stats.num_draft_tokens_decoded,
     )
+
+
+def tokens_of(llm: specllama.Llama, text: str) -> list[int]:
+    """The tokens of a text, special ones too, with none added."""
+    return llm.tokenize(text.encode(), add_bos=False, special=True)
 
 
 def _close(llm: specllama.Llama) -> None:

@@ -49,11 +49,12 @@ class Prompt:
     after_restart: bool
 
 
-def written(tokenize: Tokenize, seed: int, sizes: Sizes, plan: str = PLAN) -> list[Prompt]:
+def written(tokenize: Tokenize, end: int, seed: int, sizes: Sizes, plan: str = PLAN) -> list[Prompt]:
     """The prompts of a transcript, in their order.
 
     Args:
         tokenize: makes tokens of a text, special ones too, and adds none.
+        end: the token that ends a message.
         seed: the seed.
         sizes: the sizes of its parts.
         plan: see `PLAN`.
@@ -61,7 +62,7 @@ def written(tokenize: Tokenize, seed: int, sizes: Sizes, plan: str = PLAN) -> li
     random_ = random.Random(seed)
 
     def message(role: str, pieces: Iterator[str], count: int) -> list[int]:
-        return [*tokenize(f"<|im_start|>{role}\n"), *text_of(tokenize, pieces, count), *tokenize("<|im_end|>\n")]
+        return [*tokenize(f"<|im_start|>{role}\n"), *text_of(tokenize, pieces, count), end, *tokenize("\n")]
 
     system = message("system", itertools.chain(_sentences(random_, 60), _tools(random_)), sizes.system)
     texts: dict[str, list[int]] = {}

@@ -30,9 +30,9 @@ def letters(text: str) -> list[int]:
 
 
 def test_prompts_of_an_agent_grow_and_sub_agents_begin_like_it() -> None:
-    prompts = written(letters, 3, SIZES)
-    assert prompts == written(letters, 3, SIZES)
-    assert prompts != written(letters, 4, SIZES)
+    prompts = written(letters, 2, 3, SIZES)
+    assert prompts == written(letters, 2, 3, SIZES)
+    assert prompts != written(letters, 2, 4, SIZES)
     of = {name: [one.tokens for one in prompts if one.agent == name] for name in ("main", "one", "two")}
     assert [len(several) for several in of.values()] == [12, 4, 4]
     for several in of.values():
