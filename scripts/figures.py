@@ -559,6 +559,64 @@ def llama_server(data: Path) -> str:
     return table(["texts at once", *ways], [[str(n), *(f"{rates[n, way]:.1f}" for way in ways)] for n in counts])
 
 
+def agent_prompts(data: Path) -> str:
+    """How many tokens of an agent's prompts were decoded, and how long the first token took."""
+    found = load(data, "agent-prompts-q4_k_m")
+    prompts, of = found["prompts"], dict[str, list[list[Json]]]()
+    for replay in found["replays"]:
+        of.setdefault(replay["way"], []).append(replay["turns"])
+    rows = []
+    for way, replays in of.items():
+        over = [turn["num_decoded"] - prompt["new"] for turn, prompt in zip(replays[0], prompts, strict=True)]
+        counts = (sum(turn["num_decoded"] for turn in replays[0]), sum(over), max(over))
+        seconds: dict[bool, list[float]] = {False: [], True: []}
+        for turns in replays:
+            for prompt, turn in [*zip(prompts, turns, strict=True)][1:]:
+                seconds[prompt["after_restart"]].append(turn["seconds"])
+        whole = _median([sum(turn["seconds"] for turn in turns) for turns in replays])
+        rows.append([way, *(f"{count:,}" for count in counts), *map(_spread, seconds.values()), f"{whole:.0f}"])
+    titles = "|decoded|more than distinct|of one prompt at most|first token, s|after a restart, s|all first tokens, s"
+    return table(titles.split("|"), rows)
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    return f"{_median(seconds):.2f} ({min(seconds):.2f} - {max(seconds):.2f})"
+
+
+def agent_prompts_sent(data: Path) -> str:
+    """What the prompts of the agent come to."""
+    prompts = load(data, "agent-prompts-q4_k_m")["prompts"]
+    whole, distinct = (sum(prompt[name] for prompt in prompts) for name in ("tokens", "new"))
+    return f"{len(prompts)} prompts have {whole:,} tokens, of which {distinct:,} are distinct"
+
+
+def after_restart(data: Path) -> str:
+    """The time to the first token after a restart, and what copying as many bytes takes."""
+    rows = []
+    for row in load(data, "after-restart-q4_k_m")["rows"]:
+        seconds = {way: [one["seconds"] for one in found] for way, found in row.items() if isinstance(found, list)}
+        read, back, copied = (seconds[way] for way in ("read", "put back", "copied"))
+        server = (seconds.get(f"llama-server, {way}") for way in ("read", "slot restored"))
+        ratios = (f"{_median(read) / _median(back):.0f}", f"{_median(back) / _median(copied):.2f}")
+        cells = (*map(_spread, (read, back, copied)), *ratios, *(_spread(each) if each else "" for each in server))
+        rows.append([f"{row['behind']:,}", *cells])
+    times = "read, s|put back, s|copied, s|read / put back|put back / copied"
+    return table(["tokens", *times.split("|"), "llama-server reads, s", "it restores a slot, s"], rows)
+
+
+def keeping_cost(data: Path) -> str:
+    """What keeping a short call in a folder costs."""
+    rows = []
+    for row in load(data, "keeping-cost")["rows"]:
+        cells = [f"{row['tokens']}"]
+        for place in (0, 1):  # the time, and that of all processors
+            pairs = zip(row["with"], row["without"], strict=True)
+            ratios = [100 * (one[place] / other[place] - 1) for one, other in pairs]
+            cells.append(f"{_median(ratios):+.1f} % ({min(ratios):+.1f} - {max(ratios):+.1f})")
+        rows.append(cells)
+    return table(["tokens of an answer", "time", "processor time"], rows)
+
+
 def overhead(data: Path) -> str:
     """What a call costs outside the loop."""
     rows = load(data, "overhead")["rows"]
@@ -691,8 +749,8 @@ TABLES = {
         whole_headline, whole_calls, whole_categories, limits, instruction_sets, tools, speedups, methods,
         methods_at_7b, sources, recipes, sibling_losses, kinds_of_drafts, details, categories, batches, behind_2000,
         long_contexts, gains, mixtures, ceilings, accuracy, perplexity, loading, splits, many_texts, text_memory,
-        llama_server, overhead, earlier_texts, lookup_cost, json_schemas, ik_llama_cpp, ik_llama_cpp_prompts,
-        compatibility, states, machines,
+        llama_server, agent_prompts, agent_prompts_sent, after_restart, keeping_cost, overhead, earlier_texts,
+        lookup_cost, json_schemas, ik_llama_cpp, ik_llama_cpp_prompts, compatibility, states, machines,
     )
 }  # fmt: skip
 """The functions, by the names in the pages."""

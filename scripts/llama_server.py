@@ -15,7 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,11 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def command(given: argparse.Namespace, way: str, num_slots: int, port: int) -> list[str]:
-    """The command line of the server."""
+def arguments(given: argparse.Namespace, way: str, num_slots: int) -> list[str]:
+    """The arguments of the server."""
     n = str(given.threads)
-    found = [str(given.folder / "llama-server"), "-m", resolve(given.target), "-np", str(num_slots)]
-    found += ["-c", str(N_CTX * num_slots), "-t", n, "-tb", n, "--port", str(port), "--no-ui", "-cram", "0"]
+    found = ["-m", resolve(given.target), "-np", str(num_slots)]
+    found += ["-c", str(N_CTX * num_slots), "-t", n, "-tb", n, "-cram", "0"]
     found += ["-fa", {None: "auto", True: "on", False: "off"}[given.flash_attn]]
     if THEIRS[way]:
         found += ["-md", resolve(given.draft), "-td", n, "-tbd", n, *THEIRS[way]]
@@ -57,11 +57,14 @@ def command(given: argparse.Namespace, way: str, num_slots: int, port: int) -> l
 
 
 @contextlib.contextmanager
-def llama_server(given: argparse.Namespace, way: str, num_slots: int) -> Iterator[httpx.Client]:
+def serving(folder: Path, options: Sequence[str]) -> Iterator[httpx.Client]:
     """A context manager that starts a server and gives its client. If it does not start, its output is raised."""
     port = free_port()
-    with tempfile.TemporaryFile("w+") as log, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=None) as client:
-        process = subprocess.Popen(command(given, way, num_slots, port), stdout=log, stderr=log)
+    command = [str(folder / "llama-server"), "--port", str(port), "--no-ui", *options]
+    # The server closes a connection that was idle, perhaps just when the next request is on its way.
+    limits, url = httpx.Limits(max_keepalive_connections=0), f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryFile("w+") as log, httpx.Client(base_url=url, timeout=None, limits=limits) as client:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
             deadline = time.monotonic() + START_SECONDS
             while not answers(client):
@@ -93,7 +96,7 @@ def their_rate(given: argparse.Namespace, prompts: list[list[int]], way: str, nu
             raise RuntimeError(f"llama-server made {reply['tokens_evaluated']} tokens of {len(tokens)}")
         return int(reply["tokens_predicted"])
 
-    with llama_server(given, way, num_slots) as client, ThreadPoolExecutor(num_slots) as clients:
+    with serving(given.folder, arguments(given, way, num_slots)) as client, ThreadPoolExecutor(num_slots) as clients:
         ask(prompts[-1][:4])  # a warm-up, which allocates memory
         start = time.perf_counter()
         tokens = sum(clients.map(ask, prompts))

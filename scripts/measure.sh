@@ -29,6 +29,9 @@
 #   json-schemas-TYPE       answers in JSON; f16 too
 #   llama-server-q4_k_m     several texts at once, against llama.cpp's server; LLAMA_SERVER names the folder that has it.
 #                           Only by name: it has to be built (scripts/llama_server.py says how)
+#   agent-prompts-q4_k_m    an agent's prompts with restarts (an hour), and what is put back after a restart (half an
+#   after-restart-q4_k_m    hour); LLAMA_SERVER as above. Only by name
+#   keeping-cost            what keeping short calls in a folder costs (the draft's model alone)
 #   tools-q4_k_m            llama.cpp's own tools; LLAMA_TOOLS names the folder that has them. Only by name
 #   These need no quiet machine:
 #   training-smollm2        recipes of train-draft on SmolLM2-135M (half an hour; only by name)
@@ -65,6 +68,7 @@ parts() {
     echo limits
     echo overhead
     echo lookup-cost
+    echo keeping-cost
     echo many-texts-q4_k_m
     echo many-texts-humaneval-q4_k_m
     echo text-memory
@@ -190,6 +194,15 @@ measure() {
             : "${LLAMA_SERVER:?names the folder of llama-server}"
             python "$scripts/llama_server.py" "$LLAMA_SERVER" "$(model "$part")" "$draft" --parallel 1 8 --record "$part"
             ;;
+        agent-prompts-*)
+            : "${LLAMA_SERVER:?names the folder of llama-server}"
+            python "$scripts/agent_prompts.py" "$(model "$part")" --draft "$draft" --server "$LLAMA_SERVER" --record "$part"
+            ;;
+        after-restart-*)
+            : "${LLAMA_SERVER:?names the folder of llama-server}"
+            python "$scripts/after_restart.py" "$(model "$part")" --server "$LLAMA_SERVER" --record "$part"
+            ;;
+        keeping-cost) python "$scripts/keeping_cost.py" "${draft%:*}" --record "$part" ;;
         many-texts-*) python "$scripts/many_texts.py" "$(model "$part")" "$draft" --record "$part" ;;
         text-memory) python "$scripts/text_memory.py" "$target:Q4_K_M" "$draft" --record "$part" ;;
         training-smollm2) python "$scripts/train_experiments.py" smollm2-135m --record "$part" ;;

@@ -17,10 +17,10 @@ import differential
 from exact import EXACT_CACHE
 
 import specllama
-from specllama.engine.prefixes import entry, file, memory, slot
+from specllama.engine.prefixes import entry, memory, slot
 
 _N_CTX = 512
-_MODULES = (entry, file, memory, slot)
+_MODULES = (entry, memory, slot)
 _FIRST, _LAST = 259, 330  # tokens of words
 
 

@@ -157,10 +157,21 @@ def _differ(_target: str, _draft: str, case: dict[str, Any]) -> str:
     return "ok" + differential.difference(json.loads(sys.argv[3]), case)
 
 
-KINDS = {"differ": _differ, "open": _open, "tokens": _detokenize, "fork": _fork}
+def _store(_target: str, _draft: str, case: dict[str, Any]) -> str:
+    """What is answered over a store of prefixes, and the warnings."""
+    return stores.said(case)
+
+
+def _kill(_target: str, _draft: str, case: dict[str, Any]) -> str:
+    """How a process ended that was killed while it used a store."""
+    return stores.killed(case)
+
+
+KINDS = {"differ": _differ, "open": _open, "tokens": _detokenize, "fork": _fork, "store": _store, "kill": _kill}
 
 if __name__ == "__main__":
     import differential  # with all that it imports: once, for all children
+    import stores
 
     import specllama
 

@@ -26,7 +26,6 @@ NOT_FOR_USERS = {
     "specllama/models/tensor_types.py: ValueError": "put into '… is damaged: its header has …'",
     "specllama/models/gguf_values.py: _HeaderError": "the same",
     "specllama/engine/costs.py: ValueError": "a file that cannot be used is as good as none: a line of the debug log",
-    "specllama/engine/prefixes/file.py: DamagedError": "put into 'a file in cache_dir=… is damaged (…)'",
     "specllama/backend/ggml.py: LookupError": "another way is taken then, or it becomes the reason of 'AMX off'",
     "specllama/backend/ggml_products.py": "ends up in the reason of 'AMX off'",
     "C++: a function of ggml": "Python looks first",

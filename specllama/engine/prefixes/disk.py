@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import threading
 import time
@@ -13,16 +14,18 @@ from typing import Any, BinaryIO, TypeVar
 
 import filelock
 
-from specllama.backend.replacing import PARTIAL
+from specllama.backend.replacing import replacing
 
 from .entry import Data, Entry, Kind, Name, Tokens
 from .file import DamagedError, Room, file_name, name_of, read_data, read_tokens, size_of_file, write_entry
-from .folder import ABOUT, for_user_alone, locked, write_about
+from .folder import WRITER, locked, safely, write_about
 from .folder import Room as RoomOfFolder
 from .ram import is_beginning
 
 _MOST_CHILDREN = 256  # blocks behind one text that are looked at
+_MOST_TOKENS = 4096  # blocks whose tokens are remembered: 5 MB
 _FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+_NO_FILE = {errno.EISDIR, errno.ELOOP}
 _Read = TypeVar("_Read")
 
 
@@ -33,7 +36,7 @@ class Disk:
 
     Args:
         folder: the folder. It is made when the first entry is written.
-        most_bytes: how many bytes all files together may have, at any moment.
+        most_bytes: how many bytes all entries together may have, at any moment, with the one that is being written.
         on_error: is told what a user should know, such as that the disk is full.
     """
 
@@ -42,6 +45,8 @@ class Disk:
         self._on_error = on_error
         self._room = RoomOfFolder(self.folder, most_bytes)
         self._of_thread = threading.local()  # the memory into which a thread reads
+        self._known: dict[Name, Tokens] = {}  # a name stands for its tokens, so this is always right
+        self._patience: float | None = None
 
     # Reading
 
@@ -58,14 +63,15 @@ class Disk:
 
     def children(self, root: bytes, parent: bytes, kind: Kind) -> list[tuple[Name, Tokens]]:
         """See `Tier`."""
-        beginning = f"{parent.hex()}-"
+        beginning, end = f"{parent.hex()}-", f".{kind}"
         try:
-            files = os.listdir(self._shard(root, parent))
+            with os.scandir(self._shard(root, parent)) as files:
+                of_kind = (file.name for file in files if file.name.startswith(beginning) and file.name.endswith(end))
+                found = list(itertools.islice(of_kind, _MOST_CHILDREN))
         except OSError:
             return []
-        named = [name_of(root, file) for file in files if file.startswith(beginning)]
-        of_kind = [name for name in named if name is not None and name.kind == kind][:_MOST_CHILDREN]
-        return [(name, tokens) for name in of_kind if (tokens := self._tokens(name)) is not None]
+        names = [name for file in found if (name := name_of(root, file)) is not None]
+        return [(name, tokens) for name in names if (tokens := self._tokens(name)) is not None]
 
     def use(self, names: Iterable[Name]) -> None:
         """See `Tier`."""
@@ -75,25 +81,31 @@ class Disk:
                 os.utime(self._path(name), ns=(now, now + 1000 * place))
 
     def _tokens(self, name: Name) -> Tokens | None:
-        return self._read(name, lambda file: read_tokens(file, name))
+        tokens = self._known.get(name)
+        if tokens is None and (tokens := self._read(name, lambda file: read_tokens(file, name))) is not None:
+            if len(self._known) >= _MOST_TOKENS:
+                self._known.clear()
+            self._known[name] = tokens
+        return tokens
 
     def _read(self, name: Name, read: Callable[[BinaryIO], _Read]) -> _Read | None:
         """What `read` makes of the entry's file; None if there is no such file, or it is damaged."""
         path = self._path(name)
         try:
-            with open(path, "rb", buffering=0) as file:
+            with open(path, "rb", buffering=0, opener=safely) as file:
                 return read(file)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError, MemoryError):  # it is gone, or larger than what is free
             return None
-        except DamagedError as error:
-            self._on_error(
-                f"a file in cache_dir={self.folder} is damaged ({error}): it is deleted, and its part of a prompt is "
-                "read instead"
-            )
+        except (OSError, DamagedError) as error:
+            if isinstance(error, OSError) and error.errno not in _NO_FILE:
+                self._on_error(f"cache_dir={self.folder} cannot be read ({_reason(error)}): prompts are read instead")
+                return None
+        self._on_error(
+            f"a file in cache_dir={self.folder} is damaged: it is deleted, and its part of a prompt is read instead"
+        )
+        for gone in (path, self.folder / WRITER):  # whoever writes next must look again
             with contextlib.suppress(OSError):
-                os.unlink(path)
-        except OSError as error:
-            self._on_error(f"cache_dir={self.folder} cannot be read ({error}): prompts are read instead")
+                os.unlink(gone)
         return None
 
     # Writing
@@ -108,7 +120,8 @@ class Disk:
         """
         kept, count = {self._path(name) for name in chain}, 0
         try:
-            with locked(self.folder):
+            with locked(self.folder, self._patience):
+                self._patience = None
                 self._room.look()
                 for entry in entries:
                     if not self._put(entry, kept, about):
@@ -116,9 +129,10 @@ class Disk:
                     count += 1
                 self.use(reversed(chain))
         except filelock.Timeout:
-            pass  # another program writes for long: the next text tries again
-        except OSError as error:
-            what = "is full" if error.errno in _FULL else f"cannot be written to ({error})"
+            self._patience = 0  # another program writes for long: the next text tries again, but does not wait as long
+        except (OSError, NotImplementedError) as error:  # by filelock, on a disk without locks
+            is_full = isinstance(error, OSError) and error.errno in _FULL
+            what = "is full" if is_full else f"cannot be written to ({_reason(error)})"
             self._on_error(f"cache_dir={self.folder} {what}: prompts are not kept there")
         return count
 
@@ -130,17 +144,15 @@ class Disk:
         for folder in (os.path.dirname(shard), shard):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, 0o700)
-        write_about(os.path.join(os.path.dirname(shard), ABOUT), about.get(name.root, {}))
+            if os.path.islink(folder):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))  # a link leads out
+        write_about(os.path.dirname(shard), about.get(name.root, {}))
         if not self._room.make(path, size_of_file(entry), kept):
             return False
-        unfinished = path + PARTIAL
         try:
-            with open(unfinished, "wb", buffering=0, opener=for_user_alone) as file:
+            with replacing(Path(path)) as new, open(new, "wb", buffering=0, opener=safely) as file:
                 write_entry(file, entry)
-            os.replace(unfinished, path)
         except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(unfinished)
             self._room.delete(path)
             raise
         if name.kind == "range":  # the new block can be used in place of those that it begins with
@@ -154,3 +166,8 @@ class Disk:
 
     def _path(self, name: Name) -> str:
         return os.path.join(self._shard(name.root, name.parent), file_name(name))
+
+
+def _reason(error: Exception) -> str:
+    """Why it failed, without the file: a user is told once, not of each file."""
+    return getattr(error, "strerror", None) or str(error)

@@ -1,23 +1,27 @@
-"""The file of an entry: a header, the tokens, the data, and a digest over all of it.
+"""The file of an entry: a header, the tokens and the data.
 
-A file may be damaged, cut, or another program's. So everything in it is compared with its name and its digest.
+A file may be damaged, cut, or another one's. So the header has a digest of itself, which is looked at first, and one of
+the data; the name has one of the tokens.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import stat
 import struct
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import xxhash
 
-from .entry import BLOCK, Data, Entry, Name, Tokens, digest_of
+from .entry import Data, Entry, Name, Tokens, digest_of
 
 _MAGIC = b"SPLPFX1\n"
-_HEADER = struct.Struct("<8s16s16s16sIIQ16s")  # magic, root, parent, own, is a point, tokens, bytes of data, digest
+_HEADER = struct.Struct("<8s16s16s16sIIQ16s")  # magic, root, parent, own, is a point, tokens, bytes and digest of data
 _DIGEST_SIZE = 16
-_MOST_DATA = 1 << 36
+_TOKENS_AT = _HEADER.size + _DIGEST_SIZE
+_FILE_NAME = re.compile(r"([0-9a-f]{32})-([0-9a-f]{32})\.(range|point)")
 
 
 class DamagedError(ValueError):
@@ -41,8 +45,6 @@ class _Header(NamedTuple):
     num_tokens: int
     size: int
     digest: bytes
-    named: bytes
-    """The part of the header before the digest."""
 
 
 def file_name(name: Name) -> str:
@@ -52,13 +54,15 @@ def file_name(name: Name) -> str:
 
 def name_of(root: bytes, file: str) -> Name | None:
     """The entry whose file has this name; None if no entry's file has."""
-    stem, _, kind = file.partition(".")
-    parent, _, own = stem.partition("-")
-    try:
-        found = Name(root, bytes.fromhex(parent), bytes.fromhex(own), "point" if kind == "point" else "range")
-    except ValueError:
+    if (found := _FILE_NAME.fullmatch(file)) is None:
         return None
-    return found if file_name(found) == file else None
+    parent, own, kind = found.groups()
+    return Name(root, bytes.fromhex(parent), bytes.fromhex(own), "point" if kind == "point" else "range")
+
+
+def is_file_name(file: str) -> bool:
+    """Whether an entry's file has this name."""
+    return _FILE_NAME.fullmatch(file) is not None
 
 
 def write_entry(file: BinaryIO, entry: Entry) -> None:
@@ -68,9 +72,9 @@ def write_entry(file: BinaryIO, entry: Entry) -> None:
         OSError: the file cannot be written.
     """
     name, tokens = entry.name, entry.tokens.astype("<i4").tobytes()
-    fields = name.root, name.parent, name.own, int(name.kind == "point"), len(entry.tokens), entry.data.nbytes
-    named = _HEADER.pack(_MAGIC, *fields, b"")[:-_DIGEST_SIZE]
-    for part in (named + _digest(named, tokens, entry.data) + tokens, entry.data.data):
+    sizes = len(entry.tokens), entry.data.nbytes
+    header = _HEADER.pack(_MAGIC, *name[:3], name.kind == "point", *sizes, _digest(entry.data.data))
+    for part in (header + _digest(header) + tokens, entry.data.data):
         left = memoryview(part)
         while left:  # a file without a buffer may take a part
             left = left[file.write(left) :]
@@ -78,7 +82,7 @@ def write_entry(file: BinaryIO, entry: Entry) -> None:
 
 def size_of_file(entry: Entry) -> int:
     """How many bytes the file of an entry has."""
-    return _HEADER.size + 4 * len(entry.tokens) + int(entry.data.nbytes)
+    return _TOKENS_AT + 4 * len(entry.tokens) + int(entry.data.nbytes)
 
 
 def read_tokens(file: BinaryIO, name: Name) -> Tokens:
@@ -104,45 +108,43 @@ def read_data(file: BinaryIO, name: Name, room: Room) -> Data:
         DamagedError: the file is not what its name says.
     """
     header = _read_header(file, name)
-    tokens = _read_tokens(file, name, header)
-    if os.fstat(file.fileno()).st_size != _HEADER.size + 4 * header.num_tokens + header.size:
-        raise DamagedError("it has another size than it says")
+    _read_tokens(file, name, header)
+    if os.fstat(file.fileno()).st_size != _TOKENS_AT + 4 * header.num_tokens + header.size:
+        raise DamagedError
     data = room.of(header.size)
     done = 0
     while done < header.size:
         count = file.readinto(data[done:])  # type: ignore[attr-defined]
         if not count:
-            raise DamagedError("it was cut")
+            raise DamagedError
         done += count
-    if _digest(header.named, tokens.astype("<i4").tobytes(), data) != header.digest:
-        raise DamagedError("its content has changed")
+    if _digest(data.data) != header.digest:
+        raise DamagedError
     return data
 
 
 def _read_header(file: BinaryIO, name: Name) -> _Header:
-    read = file.read(_HEADER.size)
-    if len(read) != _HEADER.size:
-        raise DamagedError("it has no header")
-    magic, root, parent, own, is_point, num_tokens, size, digest = _HEADER.unpack(read)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        raise DamagedError
+    read = file.read(_TOKENS_AT)
+    header, digest = read[: _HEADER.size], read[_HEADER.size :]
+    if len(read) != _TOKENS_AT or _digest(header) != digest:
+        raise DamagedError
+    magic, root, parent, own, is_point, *rest = _HEADER.unpack(header)
     if (magic, root, parent, own, is_point) != (_MAGIC, *name[:3], name.kind == "point"):
-        raise DamagedError("its header is another one's")
-    if not 1 <= num_tokens <= BLOCK or not 0 < size <= _MOST_DATA:
-        raise DamagedError("its sizes are impossible")
-    return _Header(num_tokens, size, digest, read[:-_DIGEST_SIZE])
+        raise DamagedError
+    return _Header(*rest)
 
 
 def _read_tokens(file: BinaryIO, name: Name, header: _Header) -> Tokens:
     read = file.read(4 * header.num_tokens)
     if len(read) != 4 * header.num_tokens:
-        raise DamagedError("it was cut")
+        raise DamagedError
     tokens = np.frombuffer(read, dtype="<i4").astype(np.int32)
     if digest_of(name.parent, tokens) != name.own:
-        raise DamagedError("its tokens have changed")
+        raise DamagedError
     return tokens
 
 
-def _digest(named: bytes, tokens: bytes, data: Data) -> bytes:
-    found = xxhash.xxh3_128(named)
-    found.update(tokens)
-    found.update(data.data)
-    return found.digest()
+def _digest(data: bytes | memoryview) -> bytes:
+    return xxhash.xxh3_128_digest(data)

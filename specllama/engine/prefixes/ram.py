@@ -24,6 +24,7 @@ class Ram:
         self._lock = threading.Lock()
         self._entries: OrderedDict[Name, Entry] = OrderedDict()  # the least recently used comes first
         self._children: dict[tuple[bytes, Kind], dict[Name, None]] = {}
+        self._num_bytes = 0
 
     @property
     def keeps_some(self) -> bool:
@@ -38,14 +39,14 @@ class Ram:
     @property
     def num_bytes(self) -> int:
         """The size of all entries in bytes."""
-        with self._lock:
-            return self._size()
+        return self._num_bytes
 
     def clear(self) -> None:
         """Drop all entries."""
         with self._lock:
             self._children.clear()
             self._entries.clear()
+            self._num_bytes = 0
 
     def leave_parent(self) -> None:
         """Called in a forked child: another thread of the parent may have had the lock."""
@@ -81,27 +82,27 @@ class Ram:
         Args:
             entry: the entry.
             chain: the entries of the same text. None of them is dropped, because the new one is of no use without them.
+                It is asked for many names, so this should be fast.
         """
         with self._lock:
-            room = self._most_bytes - entry.num_bytes
-            if entry.name in self._entries or room < 0:
-                return entry.name in self._entries
-            for name in self._shorter(entry):
-                self._drop(name)
-            size = self._size()
-            for name in [name for name in self._entries if name not in chain]:
-                if size <= room:
+            if entry.name in self._entries:
+                return True
+            dropped = dict.fromkeys(self._shorter(entry))
+            size = self._num_bytes + entry.num_bytes - sum(self._entries[name].num_bytes for name in dropped)
+            for name, other in self._entries.items():
+                if size <= self._most_bytes:
                     break
-                size -= self._entries[name].num_bytes
-                self._drop(name)
-            if size > room:
+                if name not in chain and name not in dropped:
+                    dropped[name] = None
+                    size -= other.num_bytes
+            if size > self._most_bytes:
                 return False
+            for name in dropped:
+                self._drop(name)
             self._children.setdefault((entry.name.parent, entry.name.kind), {})[entry.name] = None
-            self._entries[entry.name] = entry
+            self._entries[entry.name] = entry._replace(tokens=entry.tokens.copy())  # they are a part of a whole text
+            self._num_bytes += entry.num_bytes
             return True
-
-    def _size(self) -> int:
-        return sum(entry.num_bytes for entry in self._entries.values())
 
     def _shorter(self, entry: Entry) -> list[Name]:
         name, tokens = entry.name, entry.tokens
@@ -115,7 +116,7 @@ class Ram:
         siblings.pop(name, None)
         if not siblings:
             self._children.pop((name.parent, name.kind), None)
-        self._entries.pop(name, None)
+        self._num_bytes -= self._entries.pop(name).num_bytes
 
 
 def is_beginning(tokens: Tokens, text: Tokens) -> bool:

@@ -132,8 +132,9 @@ class Store:
 
     def notes(self) -> Iterable[str]:
         """What the user should be told since the last call. Another thread may have noted it."""
-        while not self._notes.empty():
-            yield self._notes.get()
+        with contextlib.suppress(queue.Empty):  # another thread may take the last one
+            while True:
+                yield self._notes.get_nowait()
 
     def _note(self, message: str) -> None:
         self._notes.put(message)
@@ -147,11 +148,10 @@ class Store:
             seconds: how long the text took. A part of this time may be spent on waiting for the disk.
         """
         memory.sequence.keep(memory.sequence.num_tokens)  # the memory may hold more, if other code has used it
-        chain, latest = memory.chain(), time.monotonic() + _SHARE * seconds
+        chain, latest = dict.fromkeys(memory.chain()), time.monotonic() + _SHARE * seconds
         together: list[Entry] = []
         for entry in memory.missing(only_points=only_points):
-            if entry.name not in chain:
-                chain.append(entry.name)
+            chain[entry.name] = None
             is_kept = self.ram.keeps_some and self.ram.put(entry, chain)
             if self.disk is not None and self._writer.has_room(entry.num_bytes, latest):
                 together.append(entry)
@@ -164,7 +164,7 @@ class Store:
         self.ram.use(reversed(chain))
         self._write(together, chain)
 
-    def _write(self, entries: Sequence[Entry], chain: Sequence[Name]) -> None:
+    def _write(self, entries: Sequence[Entry], chain: Iterable[Name]) -> None:
         if self.disk is not None and entries:
             size = sum(entry.num_bytes for entry in entries)
             self._writer.submit(size, self.disk.put, tuple(entries), tuple(chain), self._about)
