@@ -2,6 +2,7 @@
 #include "llama/decoder.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
@@ -108,6 +109,47 @@ std::vector<std::uint8_t> with_point(const std::uint8_t * range, std::size_t siz
         state.insert(state.end(), first + range[0], first + point.size);
     }
     return state;
+}
+
+// Several copied parts as one: the size of each, then its bytes. Empty if one of them is.
+StateBytes joined(const std::vector<StateBytes> & pieces) {
+    StateBytes whole;
+    for (const StateBytes & piece : pieces) {
+        if (piece.size == 0) {
+            return {};
+        }
+        whole.size += sizeof(std::uint64_t) + piece.size;
+    }
+    whole.data.reset(new std::uint8_t[whole.size]);
+    std::uint8_t * out = whole.data.get();
+    for (const StateBytes & piece : pieces) {
+        const std::uint64_t size = piece.size;
+        std::memcpy(out, &size, sizeof(size));
+        std::memcpy(out + sizeof(size), piece.data.get(), piece.size);
+        out += sizeof(size) + piece.size;
+    }
+    return whole;
+}
+
+struct StateView {
+    const std::uint8_t * data;
+    std::size_t size;
+};
+
+// Takes the first of several parts; empty if there is none.
+StateView next_piece(const std::uint8_t *& data, std::size_t & left) {
+    std::uint64_t size = 0;
+    if (left < sizeof(size)) {
+        return {data, 0};
+    }
+    std::memcpy(&size, data, sizeof(size));
+    if (size > left - sizeof(size)) {
+        return {data, 0};
+    }
+    const StateView piece{data + sizeof(size), static_cast<std::size_t>(size)};
+    data += sizeof(size) + piece.size;
+    left -= sizeof(size) + piece.size;
+    return piece;
 }
 
 }  // namespace
@@ -241,22 +283,45 @@ StateBytes Decoder::state_of(int32_t sequence, std::uint32_t flags) {
     return state;
 }
 
-void Decoder::clear_spare() { api_->llama_memory_seq_rm(memory_, extras_.spare, -1, -1); }
-
 // llama.cpp copies the state of a whole sequence. So the range is shared with the spare sequence first. Where there are
-// recurrent states or windows, these come last in a state, and are left out.
+// recurrent states or windows that move on, these come last in a state, and are left out.
 StateBytes Decoder::copy_range(int32_t sequence, std::size_t first, std::size_t end) {
-    api_->llama_memory_seq_cp(memory_, sequence, extras_.spare, static_cast<int32_t>(first), static_cast<int32_t>(end));
-    StateBytes state = state_of(extras_.spare, 0);
-    if (needs_points() && state.size > 0) {
-        state = without_point(state, state_of(extras_.spare, kPartialOnly));
-        splits_states_ = state.size > 0;
+    std::vector<StateBytes> pieces;
+    for (std::size_t from = first; from < end; from = piece_end(from, end)) {
+        const auto to = static_cast<int32_t>(piece_end(from, end));
+        const SpareInUse in_use(*this);
+        api_->llama_memory_seq_cp(memory_, sequence, extras_.spare, static_cast<int32_t>(from), to);
+        pieces.push_back(state_of(extras_.spare, 0));
+        if (needs_points() && pieces.back().size > 0) {
+            pieces.back() = without_point(pieces.back(), state_of(extras_.spare, kPartialOnly));
+            splits_states_ = pieces.back().size > 0;
+        }
     }
-    clear_spare();
-    return state;
+    return rollback_ == Rollback::sliding_window ? joined(pieces) : std::move(pieces.front());
+}
+
+// A state lacks what a window has left behind. So what is copied at once is at most half a window, and begins at a
+// multiple of that: then none of it is outside the window, however the model cuts its windows.
+std::size_t Decoder::piece_end(std::size_t first, std::size_t end) const {
+    const std::size_t most = rollback_ == Rollback::sliding_window ? std::max<std::size_t>(1, n_swa_ / 2) : end;
+    return std::min(end, (first / most + 1) * most);
 }
 
 bool Decoder::put_range(int32_t sequence, const std::uint8_t * data, std::size_t size, std::size_t first,
+                        std::size_t end) {
+    if (rollback_ != Rollback::sliding_window) {
+        return set_range(sequence, data, size, first, end);
+    }
+    for (std::size_t from = first; from < end; from = piece_end(from, end)) {
+        const StateView piece = next_piece(data, size);
+        if (piece.size == 0 || !set_range(sequence, piece.data, piece.size, from, piece_end(from, end))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool Decoder::set_range(int32_t sequence, const std::uint8_t * data, std::size_t size, std::size_t first,
                         std::size_t end) {
     std::vector<std::uint8_t> whole;
     if (needs_points()) {
@@ -264,27 +329,15 @@ bool Decoder::put_range(int32_t sequence, const std::uint8_t * data, std::size_t
         data = whole.data();
         size = whole.size();
     }
-    const bool was_read = api_->llama_state_seq_set_data_ext(context_, data, size, extras_.spare, 0) == size;
-    if (was_read) {
-        api_->llama_memory_seq_cp(memory_, extras_.spare, sequence, static_cast<int32_t>(first),
-                                  static_cast<int32_t>(end));
+    const SpareInUse in_use(*this);
+    if (api_->llama_state_seq_set_data_ext(context_, data, size, extras_.spare, 0) != size) {
+        return false;
     }
-    clear_spare();
-    return was_read && (needs_points() || memory_end(sequence) == end);
+    api_->llama_memory_seq_cp(memory_, extras_.spare, sequence, static_cast<int32_t>(first), static_cast<int32_t>(end));
+    return needs_points() || memory_end(sequence) == end;
 }
 
-StateBytes Decoder::copy_point(int32_t sequence, std::size_t count) {
-    if (!copies_ranges()) {
-        return state_of(sequence, 0);
-    }
-    if (memory_end(sequence) == count) {
-        return state_of(sequence, kPartialOnly);
-    }
-    api_->llama_memory_seq_cp(memory_, sequence, extras_.spare, 0, static_cast<int32_t>(count));
-    StateBytes window = state_of(extras_.spare, kPartialOnly);
-    clear_spare();
-    return window;
-}
+StateBytes Decoder::copy_point(int32_t sequence) { return state_of(sequence, copies_ranges() ? kPartialOnly : 0); }
 
 bool Decoder::put_point(int32_t sequence, const std::uint8_t * data, std::size_t size) {
     return api_->llama_state_seq_set_data_ext(context_, data, size, sequence, copies_ranges() ? kPartialOnly : 0) ==

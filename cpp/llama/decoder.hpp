@@ -81,12 +81,12 @@ public:
     bool copies_ranges() const { return can_copy_ && extras_.spare >= 0 && !is_pure_recurrent_ && splits_states_; }
     // Whether what copy_state() copies is what copy_point() copies.
     bool copies_partly() const { return copies_ranges() || is_pure_recurrent_; }
-    // Whether copy_point() can copy at any position: the memory keeps all of its windows.
-    bool copies_points_anywhere() const {
-        return copies_ranges() && rollback_ == Rollback::sliding_window && extras_.keeps_window;
+    // Whether ranges have all keys and values: there is no window, or all of it is kept.
+    bool has_whole_ranges() const {
+        return rollback_ == Rollback::seq_rm || (rollback_ == Rollback::sliding_window && extras_.keeps_window);
     }
-    // Whether a copied text also needs the state at its end: ranges hold neither recurrent states nor windows.
-    bool needs_points() const { return !copies_ranges() || rollback_ != Rollback::seq_rm; }
+    // Whether a copied text also needs the state at its end: its ranges lack recurrent states, or windows.
+    bool needs_points() const { return !copies_ranges() || !has_whole_ranges(); }
     bool can_copy() const { return can_copy_ && rollback_ != Rollback::none; }
     // How many tokens at the end of a batch a recurrent memory can forget without a copy; never the batch's first
     // token.
@@ -167,8 +167,8 @@ public:
     // Returns whether it succeeded; else the memory may hold a part.
     bool put_range(int32_t sequence, const std::uint8_t * data, std::size_t size, std::size_t first, std::size_t end);
     // Copies the state after the sequence's last position: what ranges do not hold of it, or, if there are no ranges,
-    // all of it. `count`: that position; a window that is kept can be copied at any.
-    StateBytes copy_point(int32_t sequence, std::size_t count);
+    // all of it.
+    StateBytes copy_point(int32_t sequence);
     bool put_point(int32_t sequence, const std::uint8_t * data, std::size_t size);
 
     // Shares cells: the cells of `other` at the positions [first, end) then belong to `sequence`, too. Returns whether
@@ -206,7 +206,19 @@ private:
     Rollback way_back() const;
     bool is_hybrid() const;
     StateBytes state_of(int32_t sequence, std::uint32_t flags);
-    void clear_spare();
+    std::size_t piece_end(std::size_t first, std::size_t end) const;
+    bool set_range(int32_t sequence, const std::uint8_t * data, std::size_t size, std::size_t first, std::size_t end);
+    // Empties the spare sequence when it is destroyed, also if memory for a copy has run out.
+    class SpareInUse {
+    public:
+        explicit SpareInUse(Decoder & decoder) : decoder_(decoder) {}
+        ~SpareInUse() { decoder_.api_->llama_memory_seq_rm(decoder_.memory_, decoder_.extras_.spare, -1, -1); }
+        SpareInUse(const SpareInUse &) = delete;
+        SpareInUse & operator=(const SpareInUse &) = delete;
+
+    private:
+        Decoder & decoder_;
+    };
     bool window_is_whole(int32_t sequence, std::size_t count) const;
     void lay_out(const BatchPart * parts, std::size_t num_parts);
     void lay_out_branches(const BatchPart & part);

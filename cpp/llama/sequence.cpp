@@ -86,7 +86,7 @@ bool Sequence::remove_behind(std::size_t count) {
 }
 
 void Sequence::drop_copies_behind(std::size_t count) {
-    for (Checkpoints * copies : {&prompt_, &marks_, &checkpoints_}) {
+    for (Checkpoints * copies : {&prompt_, &first_mark_, &marks_, &checkpoints_}) {
         copies->drop_behind(count);
     }
 }
@@ -94,7 +94,7 @@ void Sequence::drop_copies_behind(std::size_t count) {
 // The last copy at or before `count` tokens; null if there is none.
 const Checkpoint * Sequence::latest(std::size_t count) const {
     const Checkpoint * best = nullptr;
-    for (const Checkpoints * copies : {&prompt_, &marks_, &checkpoints_}) {
+    for (const Checkpoints * copies : {&prompt_, &first_mark_, &marks_, &checkpoints_}) {
         const Checkpoint * found = copies->latest(count);
         if (found != nullptr && (best == nullptr || found->position > best->position)) {
             best = found;
@@ -135,11 +135,17 @@ void Sequence::save_to(Checkpoints & checkpoints, std::size_t most) {
     }
 }
 
-// The marks of a text, the last one first. No copy is made for its last token, which is decoded with the next batch.
+// The marks of a text: the last ones, and then the first. No copy is made for its last token, which is decoded with the
+// next batch.
 std::vector<std::size_t> Sequence::marks(const std::vector<int32_t> & history) const {
     std::vector<std::size_t> found;
     for (std::size_t i = history.empty() ? 0 : history.size() - 1; i > 0 && found.size() < most_marks; --i) {
         if ((found.empty() || i + mark_distance <= found.back()) && decoder_->is_control(history[i])) {
+            found.push_back(i);
+        }
+    }
+    for (std::size_t i = mark_distance; !found.empty() && i < found.back(); ++i) {
+        if (decoder_->is_control(history[i])) {
             found.push_back(i);
         }
     }
@@ -160,11 +166,13 @@ std::optional<std::size_t> Sequence::next_mark(const std::vector<int32_t> & hist
 }
 
 void Sequence::save_mark(const std::vector<int32_t> & history) {
-    if (!decoder_->needs_marks()) {
+    if (!decoder_->needs_marks() || more_after_) {
         return;
     }
     const std::vector<std::size_t> all = marks(history);
-    if (!more_after_ && std::find(all.begin(), all.end(), tokens_.size()) != all.end()) {
+    if (!all.empty() && all.size() > most_marks && all.back() == tokens_.size()) {
+        save_to(first_mark_, 1);
+    } else if (std::find(all.begin(), all.end(), tokens_.size()) != all.end()) {
         save_to(marks_, most_marks);
     }
 }
@@ -368,8 +376,8 @@ StateBytes Sequence::copy_point(std::size_t count) {
     if (!stands_at_its_end() || count == 0 || count > tokens_.size()) {
         return {};
     }
-    if (count == tokens_.size() || decoder_->copies_points_anywhere()) {
-        return decoder_->copy_point(id_, count);
+    if (count == tokens_.size()) {
+        return decoder_->copy_point(id_);
     }
     const Checkpoint * found = latest(count);
     StateBytes copy;
@@ -402,11 +410,8 @@ bool Sequence::put_point(const std::uint8_t * data, std::size_t size, const std:
 
 std::vector<std::size_t> Sequence::copied_points() const {
     std::vector<std::size_t> all;
-    if (decoder_->copies_points_anywhere()) {
-        return marks(tokens_);
-    }
     if (decoder_->copies_partly()) {
-        for (const Checkpoints * copies : {&marks_, &prompt_}) {
+        for (const Checkpoints * copies : {&first_mark_, &marks_, &prompt_}) {
             const std::vector<std::size_t> some = copies->positions();
             all.insert(all.end(), some.begin(), some.end());
         }

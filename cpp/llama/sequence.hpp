@@ -63,8 +63,9 @@ public:
     void save_prompt() { save_recurrent(prompt_, 1); }
 
     // The next place of `history` at which a memory that cannot be cut is to be copied, because a later text may go on
-    // from there: before one of the last tokens that begin or end a message. A chat is often told again without the
-    // last answer's thoughts. Nothing if there is no such place behind tokens().
+    // from there: before one of the last tokens that begin or end a message, because a chat is often told again without
+    // the last answer's thoughts; and before the first one, because other chats may begin with the same message.
+    // Nothing if there is no such place behind tokens().
     std::optional<std::size_t> next_mark(const std::vector<int32_t> & history) const;
     // Copies the state if the memory stands at such a place.
     void save_mark(const std::vector<int32_t> & history);
@@ -158,7 +159,8 @@ private:
     bool more_after_ = false;      // the cache may hold cells after tokens_
     std::size_t first_row_ = 0;    // the first row of this sequence's part in the last batch
     Checkpoints prompt_;           // the state after the prompt
-    Checkpoints marks_;            // the states at the last marks: see next_mark()
+    Checkpoints first_mark_;       // the state at the first mark: see next_mark()
+    Checkpoints marks_;            // the states at the last marks
     Checkpoints checkpoints_;      // the states after other prefixes of tokens_
     std::size_t num_decoded_ = 0;
     std::size_t num_borrowed_ = 0;

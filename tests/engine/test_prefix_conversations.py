@@ -64,3 +64,18 @@ def test_thoughts_that_a_template_drops(
         assert read <= len(prompt) - num_before, turn
         num_before = len(told)
         told += [END, 280, 281, END, *range(300, 320)]
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "sliding"])
+def test_a_message_that_other_chats_begin_with(
+    make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, kind: str
+) -> None:
+    """A memory that cannot be cut is also copied behind the first message of a chat that has many."""
+    system = [1, *range(260, 330), END]
+    turns = [token for turn in range(6) for token in (*range(260 + turn, 290 + turn), END)]
+    for prompt, expected in (([*system, *turns, 265], 0), ([*system, *range(300, 325), END, 265], len(system) - 1)):
+        llm = make_llama(getattr(tiny_files, kind), n_ctx=512, n_batch=64, swa_full=False, cache_dir=tmp_path)
+        list(llm.engine.generate(prompt, max_tokens=4, temperature=0.0))
+        assert llm.stats.num_prompt_tokens_from_disk >= expected
+        assert (llm.stats.num_prompt_tokens_from_disk > 0) == (expected > 0)
+        llm.close()

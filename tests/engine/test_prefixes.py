@@ -34,6 +34,7 @@ KINDS = {
     "head of blocks": ("deep", "deep_block"),
     "mtp": ("mtp", "mtp"),
     "sliding": ("sliding", "sliding_draft"),
+    "moving window": ("sliding", "sliding_draft"),
     "recurrent": ("recurrent", "recurrent_good"),
     "hybrid": ("hybrid", "hybrid_good"),
 }
@@ -42,6 +43,8 @@ KINDS = {
 def opened(make_llama: MakeLlama, files: TinyFiles, kind: str, **settings: Any) -> specllama.Llama:
     target, draft = KINDS[kind]
     given = {"lookup": "lookup", "mtp": "mtp", None: None}.get(draft, getattr(files, str(draft), None))
+    if kind == "moving window":
+        settings["swa_full"] = False
     return make_llama(getattr(files, target), given, n_ctx=512, num_draft_tokens=4, **settings, **EXACT_CACHE)
 
 
@@ -133,7 +136,7 @@ def test_what_llama_cpp_does_not_do(
 
 
 @pytest.mark.parametrize("where", ["put_range", "put_point", "refilled"])
-@pytest.mark.parametrize("kind", ["model", "recurrent", "hybrid", "sliding"])
+@pytest.mark.parametrize("kind", ["model", "recurrent", "hybrid", "sliding", "moving window"])
 def test_an_interruption_while_one_is_put_back(
     make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, kind: str, where: str
 ) -> None:
@@ -152,7 +155,9 @@ def test_an_interruption_while_one_is_put_back(
     with monkeypatch.context() as patched, contextlib.suppress(KeyboardInterrupt):
         patched.setattr(owner, where, interrupted)
         list(llm.engine.generate([*one, 9], max_tokens=1))
-    assert was_called or (kind, where) in {("model", "put_point"), ("recurrent", "put_range")}
+    assert was_called or (kind, where) in {
+        *(("model", "put_point"), ("sliding", "put_point"), ("recurrent", "put_range")),
+    }
     asked: dict[str, Any] = {"max_tokens": 20, "seed": 4, "temperature": 0.9}
     fresh = opened(make_llama, tiny_files, kind, verify="coupled")
     for text in ([*other, 9], [*one, 9], [*other, 9, 9]):

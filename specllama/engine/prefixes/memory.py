@@ -76,7 +76,8 @@ class Memory:
     def _missing_ranges(self, held: Tokens) -> Iterator[Entry]:
         for parent, own, start, tokens in blocks_of(self.root, held):
             name = Name(self.root, parent, own, "range")
-            if len(tokens) >= LEAST_GAIN and not self._has(name):
+            is_of_use = len(tokens) >= LEAST_GAIN or self.sequence.decoder.needs_points
+            if is_of_use and not self._is_kept(name):
                 data = self.sequence.copy_range(start, start + len(tokens))
                 if data is None:
                     return
@@ -88,11 +89,12 @@ class Memory:
             for end in sorted(end for end in ends if start < end <= start + len(tokens)):
                 before = tokens[: end - start]
                 name = Name(self.root, parent, digest_of(parent, before), "point")
-                if not self._has(name) and (data := self.sequence.copy_point(end)) is not None:
+                if not self._is_kept(name) and (data := self.sequence.copy_point(end)) is not None:
                     yield Entry(name, before, data)
 
-    def _has(self, name: Name) -> bool:
-        return any(tier.has(name) for tier in self.tiers.values())
+    def _is_kept(self, name: Name) -> bool:
+        """Whether the tier has an entry that keeps it for longest."""
+        return [*self.tiers.values()][-1].has(name)
 
     # Into the memory
 
@@ -139,6 +141,9 @@ class Memory:
             gained.clear()
         elif not sequence.decoder.copies_ranges:
             gained[tier] += whole
+
+    def _has(self, name: Name) -> bool:
+        return any(tier.has(name) for tier in self.tiers.values())
 
     def _load(self, name: Name) -> tuple[TierName, Data | None]:
         for tier_name, tier in self.tiers.items():

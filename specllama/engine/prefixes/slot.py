@@ -78,7 +78,7 @@ class Prefixes:
     def going_on(self) -> None:
         """Keep the target's state, if its memory cannot be cut: a later text may go on from the midst of this one."""
         memory = self._memory(self._model, self._sequence)
-        if memory.sequence.decoder.rollback != "seq_rm":
+        if memory.sequence.decoder.needs_points:
             with self._skipped():
                 self._store.keep(memory, only_points=True)
 
@@ -87,8 +87,9 @@ class Prefixes:
         is_all = self._store.disk is not None or self._is_shared
         for memory in self._memories(draft):
             decoder = memory.sequence.decoder
-            can_be_cut = decoder.rollback == "seq_rm"
-            if (is_all and decoder.copies_ranges) or not can_be_cut:
+            # A memory that can be cut, but copied only as a whole, would be copied anew after each text.
+            is_copied = decoder.copies_ranges or not decoder.rollback.startswith("seq_rm")
+            if is_copied and (is_all or decoder.needs_points):
                 with self._skipped():
                     self._store.keep(memory, only_points=not is_all, seconds=seconds)
         self._show_notes()
