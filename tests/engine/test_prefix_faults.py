@@ -27,7 +27,7 @@ from interrupts import Interruption
 
 from specllama.engine import prefixes
 from specllama.engine.prefixes.disk import Disk
-from specllama.engine.prefixes.entry import Entry, Name, digest_of
+from specllama.engine.prefixes.entry import Entry, Name, Room, digest_of
 from specllama.engine.prefixes.file import name_of
 from specllama.engine.prefixes.folder import PATIENCE, WRITER, contents, empty
 from specllama.engine.prefixes.ram import Ram
@@ -414,7 +414,7 @@ def test_files_that_others_delete_leave_room(disk: Disk, told: list[str]) -> Non
         path.write_bytes(b"damaged")
         name = name_of(ROOT, path.name)
         assert name is not None
-        assert disk.load(name) is None
+        assert disk.load(name, Room()) is None
         put(disk, 1000 + number)
         assert 9_000 < size_of(disk) <= 11_000
     assert len(set(told)) == 1
@@ -485,7 +485,7 @@ def test_ctrl_c_while_entries_are_written(disk: Disk, number: int) -> None:
     assert disk._room._used >= size_of(disk), interruption.where
     put(disk, *range(10, 40))
     assert 9_000 < size_of(disk) <= 11_000
-    assert disk.load(entry_of(39).name) is not None
+    assert disk.load(entry_of(39).name, Room()) is not None
 
 
 def test_a_real_disk_that_is_full(tmp_path: Path, told: list[str]) -> None:
@@ -535,12 +535,12 @@ def test_a_whole_file_under_another_roots_name(disk: Disk, told: list[str]) -> N
     put(disk, 1)
     name = entry_of(1).name
     others = name._replace(root=bytes(range(16)))
-    assert disk.load(others) is None
+    assert disk.load(others, Room()) is None
     assert told == []
     shutil.copytree(disk.folder / name.root.hex(), disk.folder / others.root.hex())
-    assert disk.load(others) is None
+    assert disk.load(others, Room()) is None
     assert len(told) == 1
-    assert disk.load(name) is not None
+    assert disk.load(name, Room()) is not None
 
 
 def test_no_damaged_byte_is_given(tmp_path: Path) -> None:
@@ -556,7 +556,7 @@ def test_no_damaged_byte_is_given(tmp_path: Path) -> None:
         stores.damage(folder, way, number)
         disk = Disk(folder, 1 << 20, lambda _: None)
         for entry in entries:
-            data = disk.load(entry.name)
+            data = disk.load(entry.name, Room())
             assert data is None or bytes(data) == bytes(entry.data), way
             assert data is not None or not disk.has(entry.name) or way.endswith("directory"), way
             for name, tokens in disk.children(entry.name.root, ROOT, "range"):

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import itertools
 import os
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,8 +15,8 @@ import filelock
 
 from specllama.backend.replacing import replacing
 
-from .entry import Data, Entry, Kind, Name, Tokens
-from .file import DamagedError, Room, file_name, name_of, read_data, read_tokens, size_of_file, write_entry
+from .entry import Data, Entry, Kind, Name, Room, Tokens
+from .file import DamagedError, file_name, name_of, read_data, read_tokens, size_of_file, write_entry
 from .folder import WRITER, locked, safely, write_about
 from .folder import Room as RoomOfFolder
 from .ram import is_beginning
@@ -44,7 +43,6 @@ class Disk:
         self.folder = Path(folder)
         self._on_error = on_error
         self._room = RoomOfFolder(self.folder, most_bytes)
-        self._of_thread = threading.local()  # the memory into which a thread reads
         self._known: dict[Name, Tokens] = {}  # a name stands for its tokens, so this is always right
         self._patience: float | None = None
 
@@ -54,11 +52,8 @@ class Disk:
         """See `Tier`."""
         return os.path.exists(self._path(name))
 
-    def load(self, name: Name) -> Data | None:
+    def load(self, name: Name, room: Room) -> Data | None:
         """See `Tier`."""
-        if not hasattr(self._of_thread, "room"):
-            self._of_thread.room = Room()
-        room: Room = self._of_thread.room
         return self._read(name, lambda file: read_data(file, name, room))
 
     def children(self, root: bytes, parent: bytes, kind: Kind) -> list[tuple[Name, Tokens]]:

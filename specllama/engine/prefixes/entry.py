@@ -49,14 +49,27 @@ class Entry(NamedTuple):
         return self.data.nbytes + self.tokens.nbytes
 
 
+class Room:
+    """Memory for the data of one entry after the other."""
+
+    def __init__(self) -> None:
+        self._array = np.empty(0, dtype=np.uint8)
+
+    def of(self, size: int) -> Data:
+        """An array of this size, which the next call may return again."""
+        if len(self._array) < size:
+            self._array = np.empty(size, dtype=np.uint8)
+        return self._array[:size]
+
+
 class Tier(Protocol):
     """A place where entries are kept. What is not there, or not to be read, is None, or missing in a list."""
 
     def has(self, name: Name) -> bool:
         """Whether the entry is there."""
 
-    def load(self, name: Name) -> Data | None:
-        """The data of an entry, valid until the next call."""
+    def load(self, name: Name, room: Room) -> Data | None:
+        """The data of an entry, which may be in `room`, and is then valid until that is used again."""
 
     def children(self, root: bytes, parent: bytes, kind: Kind) -> list[tuple[Name, Tokens]]:
         """The entries for blocks that follow a text."""

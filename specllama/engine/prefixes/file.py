@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 import xxhash
 
-from .entry import Data, Entry, Name, Tokens, digest_of
+from .entry import Data, Entry, Name, Room, Tokens, digest_of
 
 _MAGIC = b"SPLPFX1\n"
 _HEADER = struct.Struct("<8s16s16s16sIIQ16s")  # magic, root, parent, own, is a point, tokens, bytes and digest of data
@@ -26,19 +26,6 @@ _FILE_NAME = re.compile(r"([0-9a-f]{32})-([0-9a-f]{32})\.(range|point)")
 
 class DamagedError(ValueError):
     """The file is not what its name says."""
-
-
-class Room:
-    """Memory for the data of one entry after the other."""
-
-    def __init__(self) -> None:
-        self._array = np.empty(0, dtype=np.uint8)
-
-    def of(self, size: int) -> Data:
-        """An array of this size, which the next call may return again."""
-        if len(self._array) < size:
-            self._array = np.empty(size, dtype=np.uint8)
-        return self._array[:size]
 
 
 class _Header(NamedTuple):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -12,7 +14,7 @@ import numpy as np
 from specllama import _core
 from specllama.engine.position import is_of_this_process, num_common
 
-from .entry import BLOCK, Data, Entry, Name, Tier, Tokens, blocks_of, digest_of
+from .entry import BLOCK, Data, Entry, Name, Room, Tier, Tokens, blocks_of, digest_of
 
 TierName = Literal["ram", "disk"]
 LEAST_GAIN = 16
@@ -123,11 +125,11 @@ class Memory:
             sequence.keep(0)
             kept = 0
         gained: Counter[TierName] = Counter()
-        for part in found.ranges[kept // BLOCK :]:
-            tier, data = self._load(part.name)
-            if data is None or not sequence.put_range(data, part.tokens):
-                break
-            gained[tier] += max(0, min(len(part.tokens), sequence.num_tokens - here))
+        with contextlib.closing(self._loaded(found.ranges[kept // BLOCK :])) as loaded:
+            for part, tier, data in loaded:
+                if data is None or not sequence.put_range(data, part.tokens):
+                    break
+                gained[tier] += max(0, min(len(part.tokens), sequence.num_tokens - here))
         if found.point is not None:
             self._put_point(found, text, gained)
         return gained
@@ -135,7 +137,8 @@ class Memory:
     def _put_point(self, found: _Found, text: Tokens, gained: Counter[TierName]) -> None:
         sequence, whole = self.sequence, found.num_tokens
         is_complete = not sequence.decoder.copies_ranges or sequence.num_tokens == whole
-        tier, data = self._load(found.point.name) if is_complete and found.point is not None else ("ram", None)
+        name = found.point.name if is_complete and found.point is not None else None
+        tier, data = ("ram", None) if name is None else self._load(name, Room())
         if data is None or not sequence.put_point(data, text[:whole]):
             sequence.keep(0)
             gained.clear()
@@ -145,11 +148,26 @@ class Memory:
     def _has(self, name: Name) -> bool:
         return any(tier.has(name) for tier in self.tiers.values())
 
-    def _load(self, name: Name) -> tuple[TierName, Data | None]:
+    def _load(self, name: Name, room: Room) -> tuple[TierName, Data | None]:
         for tier_name, tier in self.tiers.items():
-            if (data := tier.load(name)) is not None:
+            if (data := tier.load(name, room)) is not None:
                 return tier_name, data
         return "ram", None
+
+    def _loaded(self, parts: Sequence[_Part]) -> Generator[tuple[_Part, TierName, Data | None], None, None]:
+        """The data of parts. While one is put into the memory, another thread reads the next one."""
+        rooms = Room(), Room()
+        with concurrent.futures.ThreadPoolExecutor(1) as executor:
+
+            def load(place: int) -> concurrent.futures.Future[tuple[TierName, Data | None]] | None:
+                room = rooms[place % 2]
+                return executor.submit(self._load, parts[place].name, room) if place < len(parts) else None
+
+            after = load(0)
+            for place, part in enumerate(parts):
+                before, after = after, load(place + 1)
+                assert before is not None
+                yield (part, *before.result())
 
     def _use(self, found: _Found) -> None:
         points = () if found.point is None else (found.point.name,)

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 
-from .entry import Data, Entry, Kind, Name, Tokens
+from .entry import Data, Entry, Kind, Name, Room, Tokens
 
 _MIB = 1 << 20
 
@@ -56,7 +56,7 @@ class Ram:
         """See `Tier`."""
         return name in self._entries
 
-    def load(self, name: Name) -> Data | None:
+    def load(self, name: Name, room: Room) -> Data | None:
         """See `Tier`."""
         entry = self._entries.get(name)
         return None if entry is None else entry.data
