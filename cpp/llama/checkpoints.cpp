@@ -1,6 +1,7 @@
 // Copies of a memory's state at earlier positions.
 #include "llama/checkpoints.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace specllama {
@@ -29,10 +30,8 @@ const Checkpoint * Checkpoints::latest(std::size_t position) const {
 }
 
 std::vector<std::size_t> Checkpoints::positions() const {
-    std::vector<std::size_t> all;
-    for (const Checkpoint & checkpoint : used_) {
-        all.push_back(checkpoint.position);
-    }
+    std::vector<std::size_t> all(used_.size());
+    std::transform(used_.begin(), used_.end(), all.begin(), [](const Checkpoint & copy) { return copy.position; });
     return all;
 }
 
