@@ -26,7 +26,7 @@ namespace {
 }
 
 constexpr std::size_t least_shared = 16;   // tokens: for fewer, decoding is faster than waiting
-constexpr std::size_t most_marks = 3;      // copies of the state at marks
+constexpr std::size_t most_marks = 3;      // copies of the state at the last marks
 constexpr std::size_t mark_distance = 16;  // the least tokens between two marks
 
 }  // namespace

@@ -89,9 +89,8 @@ class Contexts(ClosedWhenGone):
         params = settings.params_of_another()
         spare = 1 if settings.has_spare and count < llama_cpp.llama_max_parallel_sequences() else 0
         params.n_ctx, params.n_seq_max, params.kv_unified = max(size, count), count + spare, True
-        params.n_batch = max(
-            params.n_batch, count + spare
-        )  # llama.cpp asserts that a batch has room for a row of each text
+        # llama.cpp asserts that a batch has room for a row of each sequence.
+        params.n_batch = max(params.n_batch, params.n_seq_max)
         taps = None if settings.hidden is None else settings.hidden.make_with(params)
         # `quiet`, because llama.cpp would warn about n_ctx, as if it were the size of one text and not of all.
         with one_at_a_time(), captured_errors() as errors, quiet(settings.verbose):

@@ -481,10 +481,8 @@ class Engine(ClosedWhenGone):
         # `exclusive` is no generator: the traceback of Ctrl-C would keep a generator alive, and never end the block.
         with captured_errors(), self.slot.exclusive():
             self.slot.require_outermost()
-            if (
-                self.store.disk is not None and self.model.is_open
-            ):  # a text that nobody has read to its end is kept, too
-                self.slot.keep_text(_CLOSING)
+            if self.store.disk is not None and self.model.is_open:
+                self.slot.keep_text(_CLOSING)  # of a text that nobody has read to its end
             self.model.end_sequence()
             self.slot.refuse_as_closed()
             self.texts.close()

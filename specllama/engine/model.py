@@ -108,7 +108,9 @@ class Settings:
     ) -> _core.Decoder:
         """Make the native decoder of a context that was opened with these settings, for so many texts."""
         params = self.context_params
-        has_spare = params.n_seq_max > num_texts and params.kv_unified and self._knows_memory
+        # llama-cpp-python 0.3.16 takes a hybrid for a plain memory, and parts of it would lack the recurrent state.
+        knows_memory = hasattr(llama_cpp, "llama_model_is_hybrid") or not self.has_recurrent_tensors
+        has_spare = self.has_spare and params.n_seq_max > num_texts and knows_memory
         embeds = bool(self.context_params.embeddings)
         hidden = Hidden(()) if self.hidden is None else self.hidden
         with quiet(self.verbose):
@@ -126,10 +128,9 @@ class Settings:
             )
 
     @property
-    def _knows_memory(self) -> bool:
-        """Whether llama.cpp can say what kind of memory the model has: 0.3.16 takes a hybrid for a plain one."""
-        knows = hasattr(llama_cpp, "llama_model_is_hybrid")
-        return knows or not any(name.endswith(_RECURRENT_TENSORS) for name in self.metadata)
+    def has_recurrent_tensors(self) -> bool:
+        """Whether the file's metadata say that the model has recurrent states."""
+        return any(name.endswith(_RECURRENT_TENSORS) for name in self.metadata)
 
 
 class Owner(Protocol):
@@ -260,9 +261,7 @@ class Model:
 
         The file's metadata is looked at, too: llama-cpp-python 0.3.16 cannot say whether a model is a hybrid.
         """
-        return self.sequence.decoder.rollback == "seq_rm" and not any(
-            name.endswith(_RECURRENT_TENSORS) for name in self.settings.metadata
-        )
+        return self.sequence.decoder.rollback == "seq_rm" and not self.settings.has_recurrent_tensors
 
     def clear(self) -> None:
         """Empty the context's memory, and set all its numbers to 0: a NaN in a cell would reach later texts.

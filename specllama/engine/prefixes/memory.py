@@ -178,9 +178,9 @@ class Memory:
     def _find(self, text: Tokens) -> _Found:
         decoder = self.sequence.decoder
         ranges = self._find_ranges(text) if decoder.copies_ranges else []
-        if not decoder.needs_points:
-            return _Found(sum(len(part.tokens) for part in ranges), ranges)
         most = sum(len(part.tokens) for part in ranges) if decoder.copies_ranges else len(text)
+        if not decoder.needs_points:
+            return _Found(most, ranges)
         point = self._find_point(text[:most])
         if point is None:
             return _Found()
