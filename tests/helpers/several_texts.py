@@ -16,7 +16,6 @@ from llama_cpp import _internals
 from specllama import _core
 from specllama.backend.libllama import API
 
-
 MEMORIES = {  # the target, a draft of its kind, and how many snapshots a text has
     "recurrent": ("recurrent", "recurrent_good", 0),
     "hybrid": ("hybrid", "hybrid_good", 0),
