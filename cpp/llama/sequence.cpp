@@ -182,10 +182,11 @@ std::optional<std::size_t> Sequence::next_mark(const std::vector<int32_t> & hist
 }
 
 void Sequence::save_mark(const std::vector<int32_t> & history) {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    drop_padding();
     if (!decoder_->needs_marks() || more_after_) {
         return;
     }
-    const std::lock_guard lock(decoder_->memory_mutex());
     if (std::find(asked_.begin(), asked_.end(), tokens_.size()) != asked_.end()) {
         save_to(wanted_, most_wanted);
     }
@@ -220,6 +221,7 @@ void Sequence::keep(std::size_t count) {
 
 void Sequence::borrow(const std::vector<int32_t> & history) {
     const std::lock_guard lock(decoder_->memory_mutex());
+    drop_padding();
     if (history.size() < tokens_.size() + 2 || num_common(history, tokens_) < tokens_.size() || more_after_) {
         return;
     }
@@ -292,7 +294,7 @@ bool Sequence::plan(const std::vector<int32_t> & history) {
     const auto & all = decoder_->sequences();
     const bool shares = decoder_->shares_cells() || decoder_->is_recurrent();
     if (shares && std::any_of(all.begin(), all.end(),
-                    [this, &history](const auto & other) { return is_behind(*other.second, history); })) {
+                              [this, &history](const auto & other) { return is_behind(*other.second, history); })) {
         return false;
     }
     if (plan_turn_ == 0) {

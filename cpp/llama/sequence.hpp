@@ -159,17 +159,17 @@ private:
     std::vector<int32_t> tokens_;  // changed only while the decoder's memory_mutex() is locked
     std::atomic<std::size_t> num_tokens_{0};
     std::vector<std::uint64_t> cells_;
-    std::vector<int32_t> plan_;    // see plan()
-    std::uint64_t plan_turn_ = 0;  // number of the plan in its decoder; 0: no plan
-    bool more_after_ = false;      // the cache may hold cells after tokens_
-    std::size_t padding_ = 0;      // how many of these are the padding of the last batch
-    std::size_t first_row_ = 0;    // the first row of this sequence's part in the last batch
-    Checkpoints prompt_;           // the state after the prompt
-    Checkpoints first_mark_;       // the state at the first mark: see next_mark()
-    Checkpoints marks_;            // the states at the last marks
-    Checkpoints wanted_;           // the states at places that other sequences have asked for
+    std::vector<int32_t> plan_;       // see plan()
+    std::uint64_t plan_turn_ = 0;     // number of the plan in its decoder; 0: no plan
+    bool more_after_ = false;         // the cache may hold cells after tokens_
+    std::size_t padding_ = 0;         // how many of these are the padding of the last batch
+    std::size_t first_row_ = 0;       // the first row of this sequence's part in the last batch
+    Checkpoints prompt_;              // the state after the prompt
+    Checkpoints first_mark_;          // the state at the first mark: see next_mark()
+    Checkpoints marks_;               // the states at the last marks
+    Checkpoints wanted_;              // the states at places that other sequences have asked for
     std::vector<std::size_t> asked_;  // these places, of the plan
-    Checkpoints checkpoints_;      // the states after other prefixes of tokens_
+    Checkpoints checkpoints_;         // the states after other prefixes of tokens_
     std::size_t num_decoded_ = 0;
     std::size_t num_borrowed_ = 0;
     double decode_seconds_ = 0.0;
