@@ -145,10 +145,12 @@ bool KernelBufferType::comes_from_ours(const ggml::Tensor * tensor) const {
 
 // Results are kept by the operation's number, because names are slow to compare.
 KernelBufferType::Operation KernelBufferType::operation_of(const ggml::Tensor * op) const {
-    constexpr const char * kRowByRow[] = {"NONE",     "RESHAPE", "VIEW",  "PERMUTE",  "TRANSPOSE", "CONT",
-                                          "CPY",      "DUP",     "ADD",   "GET_ROWS", "MUL",       "SCALE",
-                                          "RMS_NORM", "NORM",    "ROPE",  "UNARY",    "GLU",       "SOFT_MAX",
-                                          "ADD_ID",   "ARGSORT", "TOP_K", "CLAMP",    "DIV",       "SUM_ROWS"};
+    // The scans of recurrent layers take one token of a text after the other.
+    constexpr const char * kRowByRow[] = {
+        "NONE",   "RESHAPE",  "VIEW",     "PERMUTE",        "TRANSPOSE", "CONT",  "CPY",     "DUP",      "ADD",
+        "SUB",    "GET_ROWS", "MUL",      "SCALE",          "RMS_NORM",  "NORM",  "L2_NORM", "ROPE",     "UNARY",
+        "GLU",    "SOFT_MAX", "ADD_ID",   "ARGSORT",        "TOP_K",     "CLAMP", "DIV",     "SUM_ROWS", "CONCAT",
+        "REPEAT", "SSM_CONV", "SSM_SCAN", "GATED_DELTA_NET"};
     thread_local std::array<std::optional<Operation>, 256> known = {};
     std::optional<Operation> & found = known[static_cast<uint8_t>(op->op)];
     if (!found) {

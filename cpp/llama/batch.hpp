@@ -44,6 +44,8 @@ struct BatchPart {
     // Used only if this is the only part of the batch. The branch rows follow the part's rows. The tokens of branch i
     // have the seq_id of the part + 1 + i.
     const std::vector<BranchRow> * branch_rows = nullptr;
+    // Copies of the last token that are decoded behind it, and forgotten: see Decoder::wants_equal_lengths().
+    std::size_t padding = 0;
     // With several MTP layers: which one computes the batch, from 0, or all_layers. Equal in all parts of a batch.
     int32_t layer = 0;
     int32_t seq_id = 0;

@@ -33,7 +33,7 @@ std::size_t num_branch_rows(const BatchPart & part) {
 std::size_t num_tokens(const BatchPart * parts, std::size_t num_parts) {
     std::size_t count = 0;
     for (std::size_t i = 0; i < num_parts; ++i) {
-        count += parts[i].count + num_branch_rows(parts[i]);
+        count += parts[i].count + parts[i].padding + num_branch_rows(parts[i]);
     }
     return count;
 }
@@ -235,6 +235,12 @@ bool Decoder::share(int32_t other, int32_t sequence, std::size_t first, std::siz
     return memory_end(sequence) == end && window_is_whole(sequence, end);
 }
 
+bool Decoder::share(int32_t other, int32_t sequence, std::size_t first, std::size_t end,
+                    const std::vector<std::uint8_t> & state) {
+    api_->llama_memory_seq_cp(memory_, other, sequence, static_cast<int32_t>(first), static_cast<int32_t>(end));
+    return restore_state(sequence, state) && memory_end(sequence) == end;
+}
+
 // A sliding window forgets older tokens. After a cut to `count` tokens the next token still needs the last n_swa.
 bool Decoder::window_is_whole(int32_t sequence, std::size_t count) const {
     if (rollback_ != Rollback::sliding_window) {
@@ -401,6 +407,13 @@ void Decoder::lay_out(const BatchPart * parts, std::size_t num_parts) {
             tokens_.push_back(part.tokens[i]);
             positions_.push_back(static_cast<int32_t>(part.position + i));
             outputs_.push_back(wants_all || i >= part.first_output ? 1 : 0);
+            sequence_pointers_.push_back(&sequence_ids_[k]);
+        }
+        for (std::size_t i = part.count; i < part.count + part.padding; ++i) {
+            places_.push_back(tokens_.size());
+            tokens_.push_back(part.tokens[part.count - 1]);
+            positions_.push_back(static_cast<int32_t>(part.position + i));
+            outputs_.push_back(0);
             sequence_pointers_.push_back(&sequence_ids_[k]);
         }
     }

@@ -92,6 +92,15 @@ public:
     // token.
     std::size_t num_snapshots() const { return num_snapshots_; }
 
+    // Whether several sequences can be decoded together.
+    bool holds_several() const { return rollback_ != Rollback::none; }
+    // Whether the parts of a batch must have equal lengths. llama.cpp decodes recurrent memories of several sequences
+    // in passes of as many tokens of each. Only the last pass leaves snapshots.
+    bool wants_equal_lengths() const { return num_snapshots_ > 0; }
+    // Whether sequences can share the cells of a common beginning, from any place on. Cells that a window has left
+    // behind are free for other sequences unless two share them, so they would fill a memory that keeps windows only.
+    bool shares_cells() const { return has_whole_ranges(); }
+
     // Throws std::invalid_argument for a batch that would fail a GGML_ASSERT, which would end the process.
     void refuse_bad_batch(const BatchPart * parts, std::size_t num_parts) const;
 
@@ -126,8 +135,9 @@ public:
 
     // Whether the logits of a token have not depended, even in the last bit, on the other tokens of its batch; false
     // before the first decode. This needs a single text in a memory whose cells are in the order of the text's tokens.
+    // Cells that a window has left behind are taken for new tokens, in any order, unless all of the window is kept.
     bool is_batch_invariant() const {
-        return saw_ours_ && !saw_foreign_ && rollback_ == Rollback::seq_rm && sequences_.size() <= 1;
+        return saw_ours_ && !saw_foreign_ && (n_swa_ == 0 || extras_.keeps_window) && sequences_.size() <= 1;
     }
 
     bool is_open() const { return context_ != nullptr; }
@@ -174,6 +184,9 @@ public:
     // Shares cells: the cells of `other` at the positions [first, end) then belong to `sequence`, too. Returns whether
     // all that the next token needs is there. Only for a memory that all sequences share.
     bool share(int32_t other, int32_t sequence, std::size_t first, std::size_t end);
+    // The same, for a memory that cannot be cut, of which there is a copy at `end`.
+    bool share(int32_t other, int32_t sequence, std::size_t first, std::size_t end,
+               const std::vector<std::uint8_t> & state);
 
     // Registers a sequence of this memory. Throws std::invalid_argument if another one has its seq_id.
     void add_sequence(int32_t id, Sequence * sequence);

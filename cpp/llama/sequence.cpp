@@ -28,6 +28,7 @@ namespace {
 constexpr std::size_t least_shared = 16;   // tokens: for fewer, decoding is faster than waiting
 constexpr std::size_t most_marks = 3;      // copies of the state at the last marks
 constexpr std::size_t mark_distance = 16;  // the least tokens between two marks
+constexpr std::size_t most_wanted = 2;     // copies of the state for other sequences
 
 }  // namespace
 
@@ -44,6 +45,7 @@ void Sequence::assume(std::vector<int32_t> tokens) {
     cells_.resize(count);
     number_cells();
     more_after_ = true;
+    padding_ = 0;
     num_forgettable_ = 0;
 }
 
@@ -63,7 +65,14 @@ void Sequence::shrink(std::size_t count) {
     cells_.resize(count);
     drop_copies_behind(count);
     more_after_ = false;
+    padding_ = 0;
     num_forgettable_ = 0;
+}
+
+void Sequence::drop_padding() {
+    if (padding_ > 0) {
+        keep(tokens_.size());
+    }
 }
 
 // Gives numbers to the new cells.
@@ -86,7 +95,7 @@ bool Sequence::remove_behind(std::size_t count) {
 }
 
 void Sequence::drop_copies_behind(std::size_t count) {
-    for (Checkpoints * copies : {&prompt_, &first_mark_, &marks_, &checkpoints_}) {
+    for (Checkpoints * copies : {&prompt_, &first_mark_, &marks_, &wanted_, &checkpoints_}) {
         copies->drop_behind(count);
     }
 }
@@ -94,7 +103,7 @@ void Sequence::drop_copies_behind(std::size_t count) {
 // The last copy at or before `count` tokens; null if there is none.
 const Checkpoint * Sequence::latest(std::size_t count) const {
     const Checkpoint * best = nullptr;
-    for (const Checkpoints * copies : {&prompt_, &first_mark_, &marks_, &checkpoints_}) {
+    for (const Checkpoints * copies : {&prompt_, &first_mark_, &marks_, &wanted_, &checkpoints_}) {
         const Checkpoint * found = copies->latest(count);
         if (found != nullptr && (best == nullptr || found->position > best->position)) {
             best = found;
@@ -130,6 +139,7 @@ void Sequence::save_to(Checkpoints & checkpoints, std::size_t most) {
     }
     const std::lock_guard lock(decoder_->memory_mutex());
     const Stopwatch stopwatch(decode_seconds_);
+    drop_padding();
     if (!decoder_->copy_state(id_, checkpoints.add(position, most).state)) {
         checkpoints.drop_behind(position - 1);
     }
@@ -162,12 +172,23 @@ std::optional<std::size_t> Sequence::next_mark(const std::vector<int32_t> & hist
             next = mark;
         }
     }
+    const std::lock_guard lock(decoder_->memory_mutex());
+    for (const std::size_t place : asked_) {
+        if (place > tokens_.size() && place < next.value_or(history.size())) {
+            next = place;
+        }
+    }
     return next;
 }
 
 void Sequence::save_mark(const std::vector<int32_t> & history) {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    drop_padding();
     if (!decoder_->needs_marks() || more_after_) {
         return;
+    }
+    if (std::find(asked_.begin(), asked_.end(), tokens_.size()) != asked_.end()) {
+        save_to(wanted_, most_wanted);
     }
     const std::vector<std::size_t> all = marks(history);
     if (!all.empty() && all.size() > most_marks && all.back() == tokens_.size()) {
@@ -200,9 +221,18 @@ void Sequence::keep(std::size_t count) {
 
 void Sequence::borrow(const std::vector<int32_t> & history) {
     const std::lock_guard lock(decoder_->memory_mutex());
+    drop_padding();
     if (history.size() < tokens_.size() + 2 || num_common(history, tokens_) < tokens_.size() || more_after_) {
         return;
     }
+    if (decoder_->is_recurrent()) {
+        borrow_state(history);
+    } else if (decoder_->shares_cells()) {
+        borrow_cells(history);
+    }
+}
+
+void Sequence::borrow_cells(const std::vector<int32_t> & history) {
     const Sequence * best = nullptr;
     std::size_t end = tokens_.size();
     for (const auto & [id, other] : decoder_->sequences()) {
@@ -212,31 +242,64 @@ void Sequence::borrow(const std::vector<int32_t> & history) {
             end = common;
         }
     }
-    if (best == nullptr || decoder_->is_recurrent()) {
+    if (best == nullptr) {
         return;
     }
     if (decoder_->share(best->id_, id_, tokens_.size(), end)) {
-        num_borrowed_ += end - tokens_.size();
-        tokens_.assign(history.begin(), history.begin() + static_cast<std::ptrdiff_t>(end));
-        count_tokens();
-        cells_.insert(cells_.end(), best->cells_.begin() + static_cast<std::ptrdiff_t>(cells_.size()),
-                      best->cells_.begin() + static_cast<std::ptrdiff_t>(end));
+        took_over(*best, history, end);
     } else {
         more_after_ = true;
         keep(tokens_.size());
     }
 }
 
+// A state cannot be cut. So it is taken over where the other sequence has a copy of it.
+void Sequence::borrow_state(const std::vector<int32_t> & history) {
+    const Sequence * best = nullptr;
+    const Checkpoint * copy = nullptr;
+    std::size_t end = tokens_.size() + least_shared - 1;
+    for (const auto & [id, other] : decoder_->sequences()) {
+        const std::size_t common = std::min(num_common(history, other->tokens_), history.size() - 1);
+        const Checkpoint * found = other == this ? nullptr : other->latest(common);
+        if (found != nullptr && found->position > end) {
+            best = other;
+            copy = found;
+            end = found->position;
+        }
+    }
+    if (best == nullptr) {
+        return;
+    }
+    const Stopwatch stopwatch(decode_seconds_);
+    if (decoder_->share(best->id_, id_, tokens_.size(), end, copy->state)) {
+        took_over(*best, history, end);
+    } else {
+        more_after_ = true;
+        restore(tokens_.size());
+    }
+}
+
+void Sequence::took_over(const Sequence & other, const std::vector<int32_t> & history, std::size_t end) {
+    num_borrowed_ += end - tokens_.size();
+    tokens_.assign(history.begin(), history.begin() + static_cast<std::ptrdiff_t>(end));
+    count_tokens();
+    cells_.insert(cells_.end(), other.cells_.begin() + static_cast<std::ptrdiff_t>(cells_.size()),
+                  other.cells_.begin() + static_cast<std::ptrdiff_t>(end));
+    num_forgettable_ = 0;
+}
+
 // Checking and planning hold one lock: of two sequences that ask at the same time, only one gets true.
 bool Sequence::plan(const std::vector<int32_t> & history) {
     const std::lock_guard lock(decoder_->memory_mutex());
     const auto & all = decoder_->sequences();
-    if (std::any_of(all.begin(), all.end(),
-                    [this, &history](const auto & other) { return is_behind(*other.second, history); })) {
+    const bool shares = decoder_->shares_cells() || decoder_->is_recurrent();
+    if (shares && std::any_of(all.begin(), all.end(),
+                              [this, &history](const auto & other) { return is_behind(*other.second, history); })) {
         return false;
     }
     if (plan_turn_ == 0) {
         plan_turn_ = decoder_->next_plan();
+        asked_.clear();
     }
     plan_ = history;
     return true;
@@ -249,8 +312,8 @@ void Sequence::drop_plan() {
 }
 
 // Whether `other` is ahead in a part that both sequences are about to decode: `other` holds more of the part, or
-// planned it earlier.
-bool Sequence::is_behind(const Sequence & other, const std::vector<int32_t> & history) const {
+// planned it earlier. A state that cannot be cut is copied there.
+bool Sequence::is_behind(Sequence & other, const std::vector<int32_t> & history) const {
     if (&other == this || other.plan_turn_ == 0) {
         return false;
     }
@@ -260,7 +323,12 @@ bool Sequence::is_behind(const Sequence & other, const std::vector<int32_t> & hi
     const std::size_t common = std::min(num_common(history, other.plan_), most);
     const bool is_first = plan_turn_ == 0 || other.plan_turn_ < plan_turn_;
     const bool is_ahead = held > tokens_.size() || (held == tokens_.size() && is_first);
-    return is_ahead && held < common && common >= tokens_.size() + least_shared;
+    const bool waits = is_ahead && held < common && common >= tokens_.size() + least_shared;
+    if (waits && decoder_->is_recurrent() &&
+        std::find(other.asked_.begin(), other.asked_.end(), common) == other.asked_.end()) {
+        other.asked_.push_back(common);
+    }
+    return waits;
 }
 
 BatchPart Sequence::part_of(const Addition & addition) const {
@@ -274,7 +342,9 @@ void Sequence::added(const Addition & addition, std::size_t first_row, double se
     tokens_.insert(tokens_.end(), addition.tokens, addition.tokens + addition.count);
     count_tokens();
     number_cells();
-    num_forgettable_ = std::min(decoder_->num_snapshots(), addition.count - 1);
+    padding_ = addition.padding;
+    more_after_ = padding_ > 0;
+    num_forgettable_ = std::min(decoder_->num_snapshots(), addition.count + padding_ - 1);
     first_row_ = first_row;
     num_decoded_ += addition.count + (addition.branch_rows == nullptr ? 0 : addition.branch_rows->size());
     decode_seconds_ += seconds;
@@ -306,6 +376,7 @@ void Sequence::decode_together(const Addition * additions, std::size_t count) {
     std::vector<BatchPart> parts;
     parts.reserve(count);
     for (std::size_t i = 0; i < count; ++i) {
+        additions[i].sequence->drop_padding();
         parts.push_back(additions[i].sequence->part_of(additions[i]));
         const auto is_same = [&](const Addition & other) { return other.sequence == additions[i].sequence; };
         if (&additions[i].sequence->decoder() != &decoder || std::any_of(additions, additions + i, is_same)) {
@@ -324,7 +395,7 @@ void Sequence::decode_together(const Addition * additions, std::size_t count) {
         } else {
             additions[i].sequence->recover(code);
         }
-        row += additions[i].count;
+        row += additions[i].count + additions[i].padding;
     }
     if (code != 0) {
         decoder.raise_interruption();

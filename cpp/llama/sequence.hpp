@@ -48,7 +48,7 @@ public:
     void assume(std::vector<int32_t> tokens);
 
     // How many tokens at the end a recurrent memory can forget now without a copy. Only one rollback can use this.
-    std::size_t num_forgettable() const { return num_forgettable_; }
+    std::size_t num_forgettable() const { return num_forgettable_ - padding_; }
 
     // Rolls back to the longest common prefix with `history` without its last token, whose logits are needed next.
     // Returns how many tokens are kept: fewer than the prefix, even 0, where the memory cannot be cut there.
@@ -84,7 +84,8 @@ public:
     // The positions at which copy_point() has something, without the end of the text.
     std::vector<std::size_t> copied_points() const;
 
-    // Takes over cells of another sequence of the decoder, if that sequence holds more of `history`.
+    // Takes over what another sequence of the decoder holds of `history`, if that is more: its cells, and of a memory
+    // that cannot be cut a copy of the state.
     void borrow(const std::vector<int32_t> & history);
     // Announces that this sequence is about to decode `history`, until drop_plan(). Returns false if it should wait:
     // another sequence is ahead and about to decode the part that this one needs next.
@@ -131,7 +132,11 @@ public:
 
 private:
     BatchPart part_of(const Addition & addition) const;
-    bool is_behind(const Sequence & other, const std::vector<int32_t> & history) const;
+    bool is_behind(Sequence & other, const std::vector<int32_t> & history) const;
+    void borrow_cells(const std::vector<int32_t> & history);
+    void borrow_state(const std::vector<int32_t> & history);
+    void took_over(const Sequence & other, const std::vector<int32_t> & history, std::size_t end);
+    void drop_padding();
     bool remove_behind(std::size_t count);
     void restore(std::size_t count);
     void shrink(std::size_t count);
@@ -154,14 +159,17 @@ private:
     std::vector<int32_t> tokens_;  // changed only while the decoder's memory_mutex() is locked
     std::atomic<std::size_t> num_tokens_{0};
     std::vector<std::uint64_t> cells_;
-    std::vector<int32_t> plan_;    // see plan()
-    std::uint64_t plan_turn_ = 0;  // number of the plan in its decoder; 0: no plan
-    bool more_after_ = false;      // the cache may hold cells after tokens_
-    std::size_t first_row_ = 0;    // the first row of this sequence's part in the last batch
-    Checkpoints prompt_;           // the state after the prompt
-    Checkpoints first_mark_;       // the state at the first mark: see next_mark()
-    Checkpoints marks_;            // the states at the last marks
-    Checkpoints checkpoints_;      // the states after other prefixes of tokens_
+    std::vector<int32_t> plan_;       // see plan()
+    std::uint64_t plan_turn_ = 0;     // number of the plan in its decoder; 0: no plan
+    bool more_after_ = false;         // the cache may hold cells after tokens_
+    std::size_t padding_ = 0;         // how many of these are the padding of the last batch
+    std::size_t first_row_ = 0;       // the first row of this sequence's part in the last batch
+    Checkpoints prompt_;              // the state after the prompt
+    Checkpoints first_mark_;          // the state at the first mark: see next_mark()
+    Checkpoints marks_;               // the states at the last marks
+    Checkpoints wanted_;              // the states at places that other sequences have asked for
+    std::vector<std::size_t> asked_;  // these places, of the plan
+    Checkpoints checkpoints_;         // the states after other prefixes of tokens_
     std::size_t num_decoded_ = 0;
     std::size_t num_borrowed_ = 0;
     double decode_seconds_ = 0.0;

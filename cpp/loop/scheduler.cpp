@@ -55,11 +55,10 @@ Scheduler::Scheduler(const std::shared_ptr<Decoder> & target, const std::vector<
         }
     };
     for (const Served & served : served_) {
-        // With a sliding window, llama.cpp gives cells that have left the window of one text to another text. Then the
-        // first text could not roll back.
-        if (served.decoder->rollback() != Rollback::seq_rm) {
+        if (!served.decoder->holds_several()) {
             throw std::invalid_argument("the memory of the " + served.decoder->name() +
-                                        " is recurrent or a sliding window: its texts cannot be decoded together");
+                                        " is recurrent, and this llama.cpp cannot copy its state: its texts cannot be "
+                                        "decoded together");
         }
     }
     for (const Served & served : served_) {
@@ -135,12 +134,38 @@ Scheduler::Served & Scheduler::served_by(const Decoder & decoder) {
 
 Decoder & Scheduler::decoder_of(const std::vector<Want *> & group) { return group[0]->addition.sequence->decoder(); }
 
+// How many tokens the batch of a group has.
 std::size_t Scheduler::num_tokens(const std::vector<Want *> & group) {
     std::size_t count = 0;
     for (const Want * want : group) {
         count += want->addition.count;
     }
-    return count;
+    return !group.empty() && decoder_of(group).wants_equal_lengths() ? group.size() * longest(group) : count;
+}
+
+std::size_t Scheduler::longest(const std::vector<Want *> & group) {
+    std::size_t most = 0;
+    for (const Want * want : group) {
+        most = std::max(most, want->addition.count);
+    }
+    return most;
+}
+
+// Whether a want can be decoded with the others. Where the parts must have equal lengths, short ones are padded.
+bool Scheduler::fits(const std::vector<Want *> & group, Want * want) {
+    if (group.empty()) {
+        return true;
+    }
+    const Decoder & decoder = decoder_of(group);
+    std::vector<Want *> with = group;
+    with.push_back(want);
+    // After a failure in a batch, each want is decoded alone, which shows which of them fail.
+    if (want->is_alone || group[0]->is_alone || num_tokens(with) > decoder.n_batch()) {
+        return false;
+    }
+    const std::size_t count = group[0]->addition.count;
+    return !decoder.wants_equal_lengths() || want->addition.count == count ||
+           longest(with) <= decoder.num_snapshots() + 1;
 }
 
 // Whether the next batch can be decoded: no text is at work, and no text is away that is worth waiting for.
@@ -237,12 +262,9 @@ std::vector<Scheduler::Want *> Scheduler::next_group() {
     std::stable_partition(waiting.begin() + 1, waiting.end(),
                           [](const Want * want) { return !is_prompt(want->addition); });
     std::vector<Want *> group;
-    std::size_t room = decoder->n_batch();
     for (Want * want : waiting) {
-        // After a failure in a batch, each want is decoded alone, which shows which of them fail.
-        if (want->addition.count <= room && (group.empty() || !(want->is_alone || group[0]->is_alone))) {
+        if (fits(group, want)) {
             group.push_back(want);
-            room -= want->addition.count;
         }
     }
     const auto is_taken = [&group](const Want * want) {
@@ -255,8 +277,10 @@ std::vector<Scheduler::Want *> Scheduler::next_group() {
 std::exception_ptr Scheduler::try_together(const std::vector<Want *> & group) {
     std::vector<Sequence::Addition> additions;
     additions.reserve(group.size());
+    const bool are_equal = decoder_of(group).wants_equal_lengths();
     for (const Want * want : group) {
         additions.push_back(want->addition);
+        additions.back().padding = are_equal ? longest(group) - want->addition.count : 0;
     }
     const double start = now_seconds();
     try {

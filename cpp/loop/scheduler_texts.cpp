@@ -340,6 +340,9 @@ void Scheduler::share_costs(const ScheduledText & text, Pace & pace) {
     std::vector<const CostModel *> drafts;
     std::transform(served_.begin() + 1, served_.end(), std::back_inserter(drafts),
                    [](const Served & served) { return &served.costs; });
+    if (target().decoder->wants_equal_lengths()) {
+        others = 0;  // each of them brings as many tokens as this text
+    }
     pace.share(texts, others, target().costs, num_drawing, drafts);
 }
 

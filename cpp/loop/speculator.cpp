@@ -304,12 +304,15 @@ void Speculator::settle() {
 }
 
 // How many tokens to draft at most: as many as were asked for, within max_tokens and the room in both contexts.
+// A longer draft than there are snapshots would be decoded apart from the other texts.
 std::size_t Speculator::choose_gamma(std::size_t max_tokens) const {
-    if (!drafts() || history_.size() >= target_sequence().decoder().n_ctx()) {
+    const Decoder & decoder = target_sequence().decoder();
+    if (!drafts() || history_.size() >= decoder.n_ctx()) {
         return 0;
     }
-    return std::min({settings_.num_draft_tokens, max_tokens - 1, target_sequence().decoder().n_ctx() - history_.size(),
-                     target_.room(), drafting_->room()});
+    const bool is_bound = settings_.paced && decoder.is_shared() && decoder.wants_equal_lengths();
+    return std::min({settings_.num_draft_tokens, max_tokens - 1, decoder.n_ctx() - history_.size(), target_.room(),
+                     drafting_->room(), is_bound ? decoder.num_snapshots() : settings_.num_draft_tokens});
 }
 
 // A failure of a drafter costs speed, never the text: tokens drafted before the failure are kept, and the target goes

@@ -56,7 +56,7 @@ class Batch:
         """Add all answers that are missing.
 
         Args:
-            count: how many texts to generate at once. If the model's memory cannot be shared, texts are generated one
+            count: how many texts to generate at once. If recurrent states cannot be copied, texts are generated one
                 after the other, with a warning.
             progress: shows the outcomes, such as a progress bar.
 
@@ -67,7 +67,7 @@ class Batch:
         self._started = time.monotonic()
         with contextlib.closing(self._jobs()) as jobs:
             if (possible := self._llm.engine.texts.open(count)) < count:
-                warn(f"one text after the other instead of {count} at once: this kind of memory cannot be shared")
+                warn(f"one text after the other instead of {count} at once: this llama-cpp-python cannot copy states")
             with Outcomes(self._llm, possible, jobs) as outcomes:
                 watched = progress(outcomes) if progress else (outcome for outcome in outcomes)
                 with contextlib.closing(watched):

@@ -12,7 +12,9 @@ from specllama import _core
 from specllama.models.cache_types import values_of_block
 
 _TYPES = ("type_k", "type_v")
-_MOST_SNAPSHOTS = 8  # each takes as much memory as the recurrent state; longer rollbacks use a copy of the state
+_MOST_SNAPSHOTS = 8  # of a text; each takes as much memory as the recurrent state; longer rollbacks use a copy of it
+_LEAST_SNAPSHOTS = 2
+_MOST_OF_ALL = 16  # of all texts
 
 
 @dataclasses.dataclass
@@ -68,6 +70,11 @@ class ContextPlan:
             return False
         n_embd, n_head = llama_cpp.llama_model_n_embd(weights), llama_cpp.llama_model_n_head(weights)
         return bool(n_head > 0 and n_embd % (16 * n_head) == 0)  # our kernels compute 16 numbers at once
+
+
+def most_snapshots(num_texts: int) -> int:
+    """How many snapshots of a recurrent state each of so many texts has at most, if they are in one context."""
+    return min(_MOST_SNAPSHOTS, max(_LEAST_SNAPSHOTS, _MOST_OF_ALL // num_texts))
 
 
 def has_flash_attention(params: Any) -> bool:

@@ -12,6 +12,7 @@ from specllama.backend.owned import Closable
 from specllama.models.loading import captured_errors, one_at_a_time, quiet, why_no_context
 
 from .closed_when_gone import ClosedWhenGone
+from .context_plan import most_snapshots
 from .drafts.draft import Draft
 from .model import Model
 from .opening import made_context
@@ -89,6 +90,8 @@ class Contexts(ClosedWhenGone):
         params = settings.params_of_another()
         spare = 1 if settings.has_spare and count < llama_cpp.llama_max_parallel_sequences() else 0
         params.n_ctx, params.n_seq_max, params.kv_unified = max(size, count), count + spare, True
+        if hasattr(params, "n_rs_seq"):
+            params.n_rs_seq = min(int(settings.context_params.n_rs_seq), most_snapshots(count))
         # llama.cpp asserts that a batch has room for a row of each sequence.
         params.n_batch = max(params.n_batch, params.n_seq_max)
         taps = None if settings.hidden is None else settings.hidden.make_with(params)

@@ -108,9 +108,7 @@ class Settings:
     ) -> _core.Decoder:
         """Make the native decoder of a context that was opened with these settings, for so many texts."""
         params = self.context_params
-        # llama-cpp-python 0.3.16 takes a hybrid for a plain memory, and parts of it would lack the recurrent state.
-        knows_memory = hasattr(llama_cpp, "llama_model_is_hybrid") or not self.has_recurrent_tensors
-        has_spare = self.has_spare and params.n_seq_max > num_texts and knows_memory
+        has_spare = self.has_spare and params.n_seq_max > num_texts and self.knows_memory
         embeds = bool(self.context_params.embeddings)
         hidden = Hidden(()) if self.hidden is None else self.hidden
         with quiet(self.verbose):
@@ -126,6 +124,14 @@ class Settings:
                 spare=num_texts if has_spare else -1,
                 keeps_window=bool(getattr(params, "swa_full", False)),
             )
+
+    @property
+    def knows_memory(self) -> bool:
+        """Whether llama.cpp says of which kind the memory is.
+
+        llama-cpp-python 0.3.16 takes a hybrid for a plain memory. Then parts of it would lack the recurrent state.
+        """
+        return hasattr(llama_cpp, "llama_model_is_hybrid") or not self.has_recurrent_tensors
 
     @property
     def has_recurrent_tensors(self) -> bool:
@@ -257,11 +263,8 @@ class Model:
 
     @property
     def is_shareable(self) -> bool:
-        """Whether one context can hold several texts. A recurrent state or a sliding window cannot.
-
-        The file's metadata is looked at, too: llama-cpp-python 0.3.16 cannot say whether a model is a hybrid.
-        """
-        return self.sequence.decoder.rollback == "seq_rm" and not self.settings.has_recurrent_tensors
+        """Whether one context can hold several texts: not where llama.cpp cannot copy recurrent states."""
+        return self.sequence.decoder.rollback != "none" and self.settings.knows_memory
 
     def clear(self) -> None:
         """Empty the context's memory, and set all its numbers to 0: a NaN in a cell would reach later texts.

@@ -65,9 +65,7 @@ class Texts:
 
     These slots are opened when the first is needed, and opened anew when more are needed, or the draft has changed.
 
-    A model whose memory is recurrent or a sliding window has only the slot of its own context, because texts cannot
-    share such a memory. A recurrent state cannot be cut. With a sliding window, llama.cpp reuses a text's cells outside
-    the window for another text, although a rollback of the first text may need them.
+    A model whose recurrent states llama.cpp cannot copy has only the slot of its own context.
 
     Args:
         slot: the slot of the model's own context.
@@ -96,7 +94,7 @@ class Texts:
         told_of_forks(self)
 
     def open(self, count: int) -> int:
-        """Open slots for ``count`` texts at once. Returns the possible number: 1 if texts cannot share the memory.
+        """Open slots for ``count`` texts at once. Returns the possible number: 1 if states cannot be copied.
 
         If ``count`` is 1, the text takes `slot`, unless other texts are under way.
 

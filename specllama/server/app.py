@@ -62,8 +62,8 @@ def create_app(
         name: the model's name in /v1/models.
         api_key: the key that every request must have, without the white space around it; None: no key is needed.
         max_waiting: how many requests may wait while others have the model; further ones get 503.
-        max_parallel: how many requests are answered at once, each with room for ``n_ctx`` tokens. A model whose memory
-            cannot be shared answers one request after the other, with a warning.
+        max_parallel: how many requests are answered at once, each with room for ``n_ctx`` tokens. A model whose states
+            llama.cpp cannot copy answers one request after the other, with a warning.
         allowed_hosts: names and addresses under which the server may be called, besides the loopback ones; other hosts
             get 403. Pages of these hosts may call it from a browser. ``"0.0.0.0"`` allows every address. ``"*"`` also
             allows every name, and pages of every origin.

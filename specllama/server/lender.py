@@ -25,7 +25,7 @@ class Lender:
 
     Attributes:
         llm: the Llama that answers the requests.
-        num_slots: how many requests are answered at once; 1, with a warning, if several texts cannot share the memory.
+        num_slots: how many requests are answered at once; 1, with a warning, if states cannot be copied.
 
     Raises:
         MemoryError: the memory is too small for `max_parallel` requests at once.
@@ -37,7 +37,7 @@ class Lender:
         if self.num_slots < max_parallel:
             warn(
                 f"one request after the other instead of {max_parallel} at once: the memory of this model, or of its "
-                "draft, is recurrent or a sliding window and cannot be shared"
+                "draft, is recurrent, and this llama-cpp-python cannot copy its states"
             )
 
     def work(self, request: CompletionRequest | ChatRequest) -> Work:

@@ -16,6 +16,14 @@ from llama_cpp import _internals
 from specllama import _core
 from specllama.backend.libllama import API
 
+MEMORIES = {  # the target, a draft of its kind, and how many snapshots a text has
+    "recurrent": ("recurrent", "recurrent_good", 0),
+    "hybrid": ("hybrid", "hybrid_good", 0),
+    "hybrid with snapshots": ("hybrid", "hybrid_good", 4),
+    "sliding": ("sliding", "sliding_draft", 0),
+}
+"""Kinds of memory besides the plain one, by files of `conftest.TinyFiles`."""
+
 
 class ManyTexts:
     """Places for several texts over one target and perhaps one draft."""
@@ -30,11 +38,13 @@ class ManyTexts:
         n_batch: int = 512,
         n_threads: int = 1,
         cache_tokens: int | None = None,
+        num_snapshots: int = 0,
     ) -> None:
         """Opens both models, and for each a context that has `places` sequences of `n_ctx` tokens.
 
-        Their cache has room for all of that, or for `cache_tokens`.
+        Their cache has room for all of that, or for `cache_tokens`. Of a recurrent state, `num_snapshots` are kept.
         """
+        self.num_snapshots = num_snapshots
         self.llamas: list[llama_cpp.Llama] = []
         self.contexts: list[_internals.LlamaContext] = []
         self.decoders = [
@@ -65,10 +75,12 @@ class ManyTexts:
         params = type(llama.context_params).from_buffer_copy(llama.context_params)
         params.n_ctx, params.n_seq_max, params.kv_unified = cache_tokens or n_ctx * places, places, True
         params.n_batch = n_batch
+        if self.num_snapshots:
+            params.n_rs_seq = self.num_snapshots
         self.contexts.append(_internals.LlamaContext(model=llama._model, params=params, verbose=False))
         address = ctypes.cast(self.contexts[-1].ctx, ctypes.c_void_p).value
         assert address is not None
-        return _core.Decoder(API, address, name, n_ctx)
+        return _core.Decoder(API, address, name, n_ctx, keeps_window=bool(getattr(params, "swa_full", False)))
 
     def begin(self, place: int, prompt: list[int], **settings: Any) -> _core.Speculator:
         """Starts a text at a place, and decodes its prompt."""

@@ -336,9 +336,9 @@ def write_saying(
     return write_llama(path, vocabulary, weights)
 
 
-def write_sliding_window(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
+def write_sliding_window(path: Path, vocabulary: Vocabulary, seed: int, *, n_embd: int = 32, n_ff: int = 48) -> Path:
     """Write a gemma3 model: layers 0 to 4 see `WINDOW` tokens, layer 5 sees all."""
-    n_embd, n_ff, n_layer = 32, 48, 6
+    n_layer = 6
     weights = llama_weights(vocabulary, seed, n_embd=n_embd, n_ff=n_ff, n_layer=n_layer, sharpness=2.0)
     # gemma scales the embedding by sqrt(n_embd); the rest of the network expects unit variance.
     weights["token_embd.weight"] = weights["token_embd.weight"] / np.float32(np.sqrt(n_embd))
@@ -380,9 +380,9 @@ def write_alibi(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
     return path
 
 
-def write_recurrent(path: Path, vocabulary: Vocabulary, seed: int, noise: float = 0.0) -> Path:
+def write_recurrent(path: Path, vocabulary: Vocabulary, seed: int, noise: float = 0.0, *, n_embd: int = 32) -> Path:
     """Write a mamba model: its memory cannot be cut. With `noise`, see `noisy`, it is a good draft for that without."""
-    n_embd, n_layer, kernel, state, rank = 32, 2, 4, 8, 4
+    n_layer, kernel, state, rank = 2, 4, 8, n_embd // 8
     inner = 2 * n_embd
     rng = np.random.default_rng(seed)
     weights = _embedding(rng, len(vocabulary), n_embd, _word_bias(vocabulary), 2.5)
@@ -409,9 +409,11 @@ def write_recurrent(path: Path, vocabulary: Vocabulary, seed: int, noise: float 
     return path
 
 
-def write_hybrid(path: Path, vocabulary: Vocabulary, seed: int, noise: float = 0.0) -> Path:
+def write_hybrid(
+    path: Path, vocabulary: Vocabulary, seed: int, noise: float = 0.0, *, n_embd: int = 32, n_ff: int = 48
+) -> Path:
     """Write an lfm2 model: layer 0 is a short convolution (recurrent), layer 1 is attention. `noise`: as above."""
-    n_embd, n_ff, kernel = 32, 48, 3
+    kernel = 3
     weights = llama_weights(vocabulary, seed, n_embd=n_embd, n_ff=n_ff)
     for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
         del weights[f"blk.0.{name}.weight"]
@@ -535,10 +537,12 @@ def write_mtp(
     return path
 
 
-def write_mtp_hybrid(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
+def write_mtp_hybrid(
+    path: Path, vocabulary: Vocabulary, seed: int, *, n_embd: int = 32, n_ff: int = 48, heads: int = 4
+) -> Path:
     """Write a qwen35 model: a gated delta net (recurrent), a layer of attention, and one for MTP."""
-    n_embd, n_ff, kernel, size, groups, heads = 32, 48, 4, 8, 2, 4
-    weights = llama_weights(vocabulary, seed, n_embd=n_embd, n_layer=3)
+    kernel, size, groups = 4, n_embd // 4, 2
+    weights = llama_weights(vocabulary, seed, n_embd=n_embd, n_ff=n_ff, n_layer=3)
     rng = np.random.default_rng(seed)
     for i in range(3):
         weights[f"blk.{i}.post_attention_norm.weight"] = weights.pop(f"blk.{i}.ffn_norm.weight")
@@ -563,7 +567,7 @@ def write_mtp_hybrid(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
     writer.add_value_length(n_embd // 4)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(n_embd // 4)
-    writer.add_rope_dimension_sections([2, 1, 1, 0])
+    writer.add_rope_dimension_sections([n_embd // 16, n_embd // 32, n_embd // 32, 0])
     writer.add_ssm_conv_kernel(kernel)
     writer.add_ssm_inner_size(size * heads)
     writer.add_ssm_state_size(size)

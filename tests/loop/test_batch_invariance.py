@@ -21,6 +21,7 @@ from specllama.drop_in.lending import lent
 from specllama.evidence.machine import describe_machine
 from specllama.evidence.tables import machine_text
 from specllama.evidence.verify import batches
+from specllama.models.quantize import quantize
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -54,12 +55,12 @@ def rows_behind(
     sequence: _core.Sequence, tokens: list[int], length: int, size: int, *, prompt: int = 512
 ) -> npt.NDArray[np.float32]:
     """Logits of the tokens behind `length` others, in batches of `size`, the others decoded `prompt` at a time."""
+    sequence.keep(length)
     if sequence.num_tokens < length:
         sequence.keep(0)
         for start in range(0, length, prompt):
             part = np.array(tokens[start : min(length, start + prompt)], np.int32)
             sequence.decode(part, len(part))
-    sequence.keep(length)
     rows: list[npt.NDArray[np.float32]] = []
     while len(rows) < NUM_ROWS:
         at = length + len(rows)
@@ -137,6 +138,44 @@ def test_alibi_is_no_exception(tmp_path: Path, tokens: list[int]) -> None:
     assert llm.batch_invariant
     ours, theirs = (rows_behind(lent(each).sequence, tokens, 300, 8) for each in (llm, opened(path, kernels="off")))
     assert np.abs(ours - theirs).mean() < 0.05 * theirs.std()
+
+
+WIDE = {"n_embd": 256, "n_ff": 512}
+OTHERS: dict[str, Callable[[Path], Path]] = {
+    "windows": lambda path: tiny_models.write_sliding_window(path, tiny_models.word_vocabulary(), 3, **WIDE),
+    "convolution": lambda path: tiny_models.write_hybrid(path, tiny_models.word_vocabulary(), 3, **WIDE),
+    "delta net": lambda path: tiny_models.write_mtp_hybrid(path, tiny_models.word_vocabulary(), 3, heads=16, **WIDE),
+    "scan": lambda path: tiny_models.write_recurrent(path, tiny_models.word_vocabulary(), 3, n_embd=256),
+}
+"""Models with other memories."""
+
+
+@pytest.fixture(scope="module", params=OTHERS)
+def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("other")
+    return quantize(OTHERS[request.param](folder / "floats.gguf"), "Q8_0", output=folder / "made.gguf")
+
+
+def test_other_memories_are_no_exception(other: Path, tokens: list[int]) -> None:
+    llm = opened(other, draft_model="lookup", num_draft_tokens=4)
+    for length in (40, 530):
+        assert differing(llm, tokens, length) == [], length
+    assert llm.batch_invariant
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.9, "seed": 5}], ids=["greedy", "coupled"])
+def test_texts_of_other_memories_are_those_without_a_draft(
+    other: Path, tokens: list[int], sampling: dict[str, Any]
+) -> None:
+    llm = opened(other, draft_model=str(other), draft_kwargs={"kernels": "off"})
+    answer: Callable[..., Any] = llm.create_completion
+    options = {"max_tokens": 40, "logit_bias": {llm.token_eos(): -100.0}, **sampling}
+    for length in (20, 300):
+        plain = answer(tokens[:length], num_draft_tokens=0, **options)["choices"][0]["text"]
+        for draft in DRAFTS:
+            assert answer(tokens[:length], **draft, **options)["choices"][0]["text"] == plain
+            assert llm.stats.batch_invariant
+            assert llm.stats.num_accepted_tokens
 
 
 DRAFTS: list[dict[str, Any]] = [{"num_draft_tokens": gamma} for gamma in (1, 4, 11, "auto")]

@@ -192,7 +192,7 @@ def test_a_name_that_is_there_twice(files: Files) -> None:
 
 
 def test_a_memory_that_cannot_be_shared(
-    files: Files, tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str]
+    files: Files, tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str], early_release: None
 ) -> None:
     files.write(*MANY[:3])
     others = {str(tiny_files.target): str(tiny_files.recurrent), str(tiny_files.good): str(tiny_files.recurrent_draft)}

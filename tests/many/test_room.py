@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engine import Engine
 from exact import EXACT_CACHE
-from test_scheduler import prompts, settings_of
+from several_texts import MEMORIES
+from test_scheduler import needs_copies, prompts, settings_of
 
 import specllama
 from specllama import _core, _core_test
@@ -53,6 +54,21 @@ def test_every_text_is_the_one_it_is_alone(
     assert counters.num_pauses > 0
     assert counters.most_texts > 1
     assert _core_test.num_generating(texts.scheduler) == 0
+    alone.close()
+
+
+@needs_copies
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_so_is_it_in_other_memories(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts], memory: str) -> None:
+    target, own, num_snapshots = MEMORIES[memory]
+    paths = getattr(tiny_files, target), getattr(tiny_files, own)
+    alone = Engine(*paths)
+    texts = open_texts(*paths, PLACES, num_snapshots=num_snapshots)
+    given = prompts(20, shared=20)
+    expected = [alone.generate(prompt, LENGTH, **settings_of(i)) for i, prompt in enumerate(given)]
+    assert texts.generate_all(given, LENGTH, settings_of) == expected
+    assert texts.scheduler.counters.num_pauses > 0
     alone.close()
 
 

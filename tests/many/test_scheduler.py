@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import llama_cpp
 import numpy as np
 import pytest
 from engine import Engine
 from scipy import stats
+from several_texts import MEMORIES
 
 from specllama import _core, _core_test
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from several_texts import ManyTexts
 
 PLACES = 4
+needs_copies = pytest.mark.skipif(
+    not hasattr(llama_cpp, "llama_model_is_hybrid"), reason="this llama-cpp-python cannot copy states"
+)
 LENGTH = 48
 
 
@@ -54,12 +59,29 @@ def test_every_text_is_the_one_it_is_alone(
     alone.close()
 
 
-@pytest.mark.parametrize("name", ["recurrent", "hybrid", "sliding"])
+@needs_copies
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("drafts", ["its kind", "plain", "none"])
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_every_text_is_the_one_it_is_alone_in_other_memories(
+    tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts], memory: str, drafts: str
+) -> None:
+    target, own, num_snapshots = MEMORIES[memory]
+    path = {"its kind": getattr(tiny_files, own), "plain": tiny_files.good, "none": None}[drafts]
+    alone = Engine(getattr(tiny_files, target), path)
+    texts = open_texts(getattr(tiny_files, target), path, PLACES, num_snapshots=num_snapshots)
+    given = prompts(27, shared=30)
+    expected = [alone.generate(prompt, LENGTH, **settings_of(i)) for i, prompt in enumerate(given)]
+    assert texts.generate_all(given, LENGTH, settings_of) == expected
+    assert texts.scheduler.counters.most_texts == PLACES
+    alone.close()
+
+
 def test_a_memory_that_cannot_be_shared_is_refused(
-    tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts], name: str
+    tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts], early_release: None
 ) -> None:
     with pytest.raises(ValueError, match="together"):
-        open_texts(getattr(tiny_files, name), None, PLACES)
+        open_texts(tiny_files.recurrent, None, PLACES)
 
 
 @pytest.mark.statistics
@@ -103,6 +125,24 @@ def test_prompts_that_begin_alike_are_decoded_once(tiny_files: TinyFiles, open_t
     own = sum(len(prompt) - 301 for prompt in given)
     assert texts.decoders[0].num_decoded <= 301 + own + 4 * len(given)
     assert sum(engine.counters.num_prompt_tokens_reused for engine in texts.engines) >= 300 * (PLACES - 1)
+    alone.close()
+
+
+@needs_copies
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_in_other_memories_too(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts], memory: str) -> None:
+    """Also by texts that wait: a state is copied where they go another way."""
+    target, _, num_snapshots = MEMORIES[memory]
+    texts = open_texts(getattr(tiny_files, target), None, PLACES, n_batch=64, num_snapshots=num_snapshots)
+    given = prompts(PLACES, shared=300, longest=20)
+    alone = Engine(getattr(tiny_files, target))
+    jobs = [lambda place, prompt=prompt: texts.generate(place, prompt, 4, gamma=0) for prompt in given]
+    assert texts.run(jobs) == [alone.generate(prompt, 4, gamma=0) for prompt in given]
+    own = sum(len(prompt) - 301 for prompt in given)
+    assert texts.decoders[0].num_decoded < 301 + 64 + own + 4 * PLACES
+    before = texts.decoders[0].num_decoded
+    texts.run([lambda place: texts.generate(place, given[0], 4, gamma=0) for _ in given])  # the same, at all places
+    assert texts.decoders[0].num_decoded - before < 64 + 4 * PLACES
     alone.close()
 
 

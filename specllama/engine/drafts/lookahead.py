@@ -104,7 +104,7 @@ class Lookahead(DraftKind):
             raise ValueError(
                 f"draft_model='lookahead' needs a context that generates alone: leave embedding=True out, or {_WAY_OUT}"
             )
-        if not target.is_shareable:
+        if target.sequence.decoder.rollback != "seq_rm" or target.settings.has_recurrent_tensors:
             raise ValueError(
                 "draft_model='lookahead' needs a plain KV cache, and the target's is recurrent or has a sliding "
                 f"window: {_WAY_OUT}"
