@@ -163,9 +163,9 @@ Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, s
       memory_(api_->llama_get_memory(context)),
       num_cells_(api_->llama_n_ctx(context)),
       n_ctx_(n_ctx > 0 ? std::min(n_ctx, num_cells_) : num_cells_),
-      n_batch_(api_->llama_n_batch(context)),
       n_vocab_(static_cast<std::size_t>(api_->llama_vocab_n_tokens(vocab_))),
       n_swa_(static_cast<std::size_t>(std::max(0, api_->llama_model_n_swa(api_->llama_get_model(context))))),
+      n_batch_(largest_batch()),
       num_snapshots_(snapshots_of_context()),
       hidden_(std::move(hidden)),
       embeds_(embeds),
@@ -194,6 +194,13 @@ void Decoder::require_open() const {
     if (context_ == nullptr) {
         throw ClosedError("the " + name_ + " Llama is closed: create a new one");
     }
+}
+
+// With a sliding window, a batch is no more than llama.cpp computes at once. If it has several parts, llama.cpp removes
+// cells for the last part before it computes the first one, which may still need them.
+std::size_t Decoder::largest_batch() const {
+    const std::size_t n_batch = api_->llama_n_batch(context_);
+    return n_swa_ > 0 ? std::min<std::size_t>(n_batch, api_->llama_n_ubatch(context_)) : n_batch;
 }
 
 // No snapshots are used with a sliding window: the window may have moved on when a snapshot is needed. A copy of the
@@ -230,7 +237,11 @@ void Decoder::remove_sequence(int32_t id) {
     sequences_.erase(id);
 }
 
+// Of a window that has moved on, other texts may have taken the first cells.
 bool Decoder::share(int32_t other, int32_t sequence, std::size_t first, std::size_t end) {
+    if (!window_is_whole(other, end) && !window_is_whole(other, first + n_swa_)) {
+        return false;
+    }
     api_->llama_memory_seq_cp(memory_, other, sequence, static_cast<int32_t>(first), static_cast<int32_t>(end));
     return memory_end(sequence) == end && window_is_whole(sequence, end);
 }
@@ -539,6 +550,7 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
     saw_foreign_ = saw_foreign_ || operations_seen.foreign;
     if (code == 0) {
         api_->llama_synchronize(context_);  // a GPU backend returns before it has finished
+        sort_rows();
         num_decoded_ += num_tokens(parts, num_parts);
         num_batches_ += 1;
         if (wanted.count > 0) {
@@ -546,6 +558,15 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
         }
     }
     return code;
+}
+
+// llama.cpp may have computed the rows in another order. It sorts them when it is asked for the first one: here, before
+// several texts ask in their own threads.
+void Decoder::sort_rows() {
+    const auto wanted = std::find(outputs_.begin(), outputs_.end(), 1);
+    if (is_shared_ && wanted != outputs_.end()) {
+        api_->llama_get_logits_ith(context_, static_cast<int32_t>(wanted - outputs_.begin()));
+    }
 }
 
 float * Decoder::logits(std::size_t i) {

@@ -215,6 +215,7 @@ public:
     };
 
 private:
+    std::size_t largest_batch() const;
     std::size_t snapshots_of_context() const;
     Rollback way_back() const;
     bool is_hybrid() const;
@@ -237,6 +238,7 @@ private:
     void lay_out_branches(const BatchPart & part);
     int32_t decode_in_branches(const llama_batch & batch, const BatchPart & part);
     int32_t decode_in_layers(const llama_batch & batch, const BatchPart * parts, std::size_t num_parts);
+    void sort_rows();
     std::size_t row_of(std::size_t token, std::size_t num_rows) const;
     std::size_t place_in_batch(std::size_t token) const { return hidden_.block ? places_.at(token) : token; }
 
@@ -247,9 +249,9 @@ private:
     llama_memory_i * memory_;
     std::size_t num_cells_;
     std::size_t n_ctx_;
-    std::size_t n_batch_;
     std::size_t n_vocab_;
     std::size_t n_swa_;
+    std::size_t n_batch_;
     std::size_t num_snapshots_;
     HiddenStates hidden_;
     bool embeds_;

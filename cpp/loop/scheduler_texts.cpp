@@ -274,6 +274,7 @@ bool Scheduler::try_restore(ScheduledText & text, Sequence & cache, const std::v
             return false;
         }
     }
+    cache.save(1);  // the copy to which the text's round goes back was lost, too
     return true;
 }
 

@@ -170,12 +170,14 @@ def test_texts_of_other_memories_are_those_without_a_draft(
     llm = opened(other, draft_model=str(other), draft_kwargs={"kernels": "off"})
     answer: Callable[..., Any] = llm.create_completion
     options = {"max_tokens": 40, "logit_bias": {llm.token_eos(): -100.0}, **sampling}
+    accepted = 0
     for length in (20, 300):
         plain = answer(tokens[:length], num_draft_tokens=0, **options)["choices"][0]["text"]
         for draft in DRAFTS:
             assert answer(tokens[:length], **draft, **options)["choices"][0]["text"] == plain
             assert llm.stats.batch_invariant
-            assert llm.stats.num_accepted_tokens
+            accepted += llm.stats.num_accepted_tokens
+    assert accepted > 50
 
 
 DRAFTS: list[dict[str, Any]] = [{"num_draft_tokens": gamma} for gamma in (1, 4, 11, "auto")]

@@ -305,7 +305,7 @@ def test_another_draft_waits_for_the_texts_under_way(llm: specllama.Llama) -> No
 def test_other_memories(make_llama: MakeLlama, tiny_files: TinyFiles, name: str) -> None:
     can_share = name == "sliding" or hasattr(llama_cpp, "llama_model_is_hybrid")
     draft = getattr(tiny_files, f"{name}_draft") if can_share else None
-    llm = make_llama(getattr(tiny_files, name), draft=draft, n_ctx=256)
+    llm = make_llama(getattr(tiny_files, name), draft=draft, n_ctx=256, **EXACT_CACHE)
     outcomes = llm.create_completions(PROMPTS, max_tokens=9, temperature=0.0)
     counters = llm.engine.texts.counters
     assert (counters is not None and counters.most_texts > 1) == can_share
@@ -320,6 +320,7 @@ def test_a_hybrid_of_a_release_that_cannot_tell(
     known = {found.name for found in _core.required_functions()}
     addresses = {name: address for name, address in libllama._addresses(llama_cpp).items() if name in known}
     monkeypatch.setattr(libllama, "API", _core.LlamaApi(addresses))
+    monkeypatch.delattr(llama_cpp, "llama_model_is_hybrid", raising=False)
     llm = make_llama(tiny_files.hybrid, n_ctx=256)
     outcomes = llm.create_completions(PROMPTS, max_tokens=9, temperature=0.0)
     assert llm.engine.texts.counters is None

@@ -63,13 +63,10 @@ def test_every_text_is_the_one_it_is_alone(
 def test_so_is_it_in_other_memories(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts], memory: str) -> None:
     target, own, num_snapshots = MEMORIES[memory]
     paths = getattr(tiny_files, target), getattr(tiny_files, own)
-    alone = Engine(*paths)
-    texts = open_texts(*paths, PLACES, num_snapshots=num_snapshots)
+    alone, texts = (open_texts(*paths, places, num_snapshots=num_snapshots) for places in (1, PLACES))
     given = prompts(20, shared=20)
-    expected = [alone.generate(prompt, LENGTH, **settings_of(i)) for i, prompt in enumerate(given)]
-    assert texts.generate_all(given, LENGTH, settings_of) == expected
+    assert texts.generate_all(given, LENGTH, settings_of) == alone.generate_all(given, LENGTH, settings_of)
     assert texts.scheduler.counters.num_pauses > 0
-    alone.close()
 
 
 def test_texts_that_fill_the_cache_alone(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import llama_cpp
@@ -11,12 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from engine import api
+from several_texts import MEMORIES
+from test_scheduler import needs_copies
 
 from specllama import _core
 from specllama import _core_test as _test
 
 if TYPE_CHECKING:
-    from conftest import MakeBase
+    from conftest import MakeBase, TinyFiles
+    from several_texts import ManyTexts
 
 N_CTX, N_BATCH = 256, 32
 ONE = [1, 270, 280, 290, 265, 271, 281]
@@ -136,3 +140,35 @@ def test_a_number_belongs_to_one_sequence(context: Context) -> None:
         context.sequence(1)
     del one
     context.sequence(1)
+
+
+@needs_copies
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_texts_come_and_go_in_other_memories(
+    tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts], memory: str, seed: int
+) -> None:
+    """In any order and length, rolled back and emptied in between, with copies of their states."""
+    target, _, num_snapshots = MEMORIES[memory]
+    texts, alone = (open_texts(getattr(tiny_files, target), None, n, num_snapshots=num_snapshots) for n in (4, 1))
+    for each in (texts, alone):
+        each.scheduler.close()
+    rng, sequences = np.random.default_rng(seed), texts.targets
+    held: list[list[int]] = [[] for _ in sequences]
+    for _ in range(30):
+        for number in np.flatnonzero(rng.random(4) < 0.3):
+            sequences[number].keep(int(rng.integers(0, len(held[number]) + 1)))
+            del held[number][sequences[number].num_tokens :]
+        some = rng.permutation(4)[: rng.integers(1, 5)]
+        lengths = rng.choice([1, 1, 4, 9], 1 if num_snapshots else len(some))  # where snapshots need equal ones
+        added = [rng.integers(5, 60, length).tolist() for length, _ in zip(itertools.cycle(lengths), some)]
+        _test.decode_together([part(sequences[i], more, len(more) - 1) for i, more in zip(some, added, strict=True)])
+        for i, more in zip(some, added, strict=True):
+            held[i] += more
+            last = len(held[i]) - 1
+            alone.targets[0].keep(0)
+            alone.targets[0].decode(np.array(held[i], np.int32), last)
+            off = np.abs(sequences[i].logits(len(more) - 1) - alone.targets[0].logits(last)).max()
+            assert off < (0.02 if memory == "sliding" else CLOSE)
+        for i in np.flatnonzero(rng.random(4) < 0.5):
+            sequences[i].save()
