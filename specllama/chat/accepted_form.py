@@ -54,9 +54,9 @@ def _described(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields, with an empty description for each tool that has none: some templates, as gpt-oss's, need one."""
     tools = []
     for tool in fields.get("tools") or ():
-        function = tool.get("function") if isinstance(tool, Mapping) else None
-        is_known = isinstance(function, Mapping)
-        tools.append({**tool, "function": {"description": "", **function}} if is_known else tool)
+        if isinstance(tool, Mapping) and isinstance(tool.get("function"), Mapping):
+            tool = {**tool, "function": {"description": "", **tool["function"]}}
+        tools.append(tool)
     return {**fields, "tools": tools} if tools else {**fields}
 
 

@@ -397,11 +397,11 @@ ALL_KINDS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("template", [XML, GLM, MINIMAX, GEMMA, LFM2, MINICPM])
+@pytest.mark.parametrize("template", [XML, GLM, MINIMAX, GEMMA, MINICPM])
 def test_keys_and_values_follow_the_schema(saying: Saying, template: str) -> None:
     """Texts as they are, anything else as JSON. Tools without parameters have no keys; others may have any."""
     tools = [{"type": "function", "function": {"name": "open", "parameters": ALL_KINDS}}]
-    ends = {XML: "\n</parameter>\n", GLM: "</arg_value>", MINIMAX: "</parameter>", GEMMA: QUOTED[1], LFM2: '"'}
+    ends = {XML: "\n</parameter>\n", GLM: "</arg_value>", MINIMAX: "</parameter>", GEMMA: QUOTED[1]}
     llm = saying(['So "it" is\n', ends.get(template, "</param>")], template)
     found = everywhere(llm, tools=tools, tool_choice="required", max_tokens=400, parallel_tool_calls=False)
     [(name, arguments)] = found["calls"]
@@ -662,7 +662,7 @@ def test_what_the_template_reads(saying: Saying) -> None:
 
 def test_calls_stand_in_the_text_where_the_template_reads_them(saying: Saying) -> None:
     """With the marks as special tokens, which nobody else's text has."""
-    llm = saying(["So"], IN_TEXT, CALLED)
+    llm = saying(["So", *CALLED], IN_TEXT, CALLED)
     function = {"name": "look", "arguments": json.dumps({"n": 1, "s": "it's", "x": None})}
     call = {"id": "1", "type": "function", "function": function}
     said_before = {"role": "assistant", "content": "Hm.", "tool_calls": [call]}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from specllama.chat.formats.kinds import FORMATS, read_answer, taught_by
 from specllama.chat.formats.llama3 import BARE
 from specllama.chat.formats.reading import Reader, Reading
-from specllama.chat.formats.thinking import is_open
+from specllama.chat.formats.thinking import is_closed, is_open
 
 BY_NAME = {form.name: form for form in (*FORMATS, BARE)}
 TEXT = {"type": "object", "properties": {"path": {"type": "string"}, "n": {"type": "integer"}}}
@@ -341,6 +341,11 @@ def test_thoughts_of_gpt_oss() -> None:
     text = f"<|channel|>analysis<|message|>One.<|end|><|start|>assistant<|channel|>analysis<|message|>Two.<|end|>{SAYS}"
     said = read("harmony", list(text))
     assert said == {"content": "Hi, <b>you</b>.", "reasoning_content": "One.\nTwo.", "calls": []}
+
+
+def test_a_prompt_of_gpt_oss_has_ended_no_thought() -> None:
+    thoughts = BY_NAME["harmony"].thoughts
+    assert thoughts is not None and not is_closed("<|start|>user<|message|>Hi<|end|><|start|>assistant", thoughts)
 
 
 def test_thoughts_of_muse_glimmer() -> None:

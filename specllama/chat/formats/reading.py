@@ -239,6 +239,7 @@ def listed(reading: Reading, mark: str, end: str, call: Callable[[Reading], Pars
     if not (yield from closing(reading, "[")) or not (yield from call(reading)):
         reading.content(mark + reading.since(at))
         return
+    reading.end_calls()  # if there may be only one call, nothing need follow it
     while (yield from closing(reading, ",")):
         at = reading.at
         if not (yield from call(reading)):

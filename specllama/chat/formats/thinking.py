@@ -28,7 +28,8 @@ def is_open(prompt: str, thoughts: tuple[Pieces, Pieces]) -> bool:
 
 def is_closed(prompt: str, thoughts: tuple[Pieces, Pieces]) -> bool:
     """Whether a prompt ends with the mark that ends a thought. Then the model is not to think."""
-    return prompt.rstrip().endswith("".join(thoughts[1]))
+    # Where another message follows a thought, as in gpt-oss's form, a prompt may end like this without any thought.
+    return len(thoughts[1]) == 1 and prompt.rstrip().endswith(thoughts[1][0])
 
 
 class Thinking:
