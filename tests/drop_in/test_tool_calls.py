@@ -53,6 +53,7 @@ LFM2 = "{# <|tool_call_start|>[name(key=value)] #}" + ROUNDS + END
 IN_TEXT = '{# "List of tools: [" #}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}' + END
 MINICPM = '{# <function name="name"><param name="key"> #}' + ROUNDS + END
 COHERE = "{# <|START_ACTION|>[] #}" + ROUNDS + END
+MUSE = "{# <atem:function_calls> #}" + ROUNDS + END
 HARMONY = "{# <|channel|> <|message|> #}{% if reasoning_effort %}{{ reasoning_effort }}{% endif %}" + ROUNDS + END
 
 LOOK_AT = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
@@ -78,6 +79,7 @@ SECTION = (
 QUOTED = ("<|tool_call>", '<|"|>', "<tool_call|>")
 ESCAPED = ("<start_function_call>", "<escape>", "<end_function_call>")
 CALLED = ("<|tool_call_start|>", "<|tool_call_end|>")
+ATEM = "</atem:parameter>\n</atem:invoke>\n</atem:function_calls>"
 ACTION = ("<|START_ACTION|>", "<|END_ACTION|>")
 OPENS = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|constrain|>")
 
@@ -272,6 +274,17 @@ FORMS: dict[str, tuple[str, list[str], Sequence[str], str]] = {
     "gemma": (GEMMA, ["Hm.", QUOTED[0], "call:look", "{n:", "1}", QUOTED[2]], QUOTED, "Hm."),
     "function-gemma": (FUNCTION_GEMMA, [ESCAPED[0], "call:look{", "n: 1", "}", ESCAPED[2]], ESCAPED, ""),
     "lfm2": (LFM2, ["Hm.", CALLED[0], "[look(", "n=", "1", ")]", CALLED[1]], CALLED, "Hm."),
+    "muse": (
+        MUSE,
+        [
+            " to=look",
+            "<|message|>",
+            '<atem:function_calls>\n<atem:invoke name="look">\n<atem:parameter name="n">1',
+            ATEM,
+        ],
+        ("<|message|>",),
+        "",
+    ),
     "minicpm": (MINICPM, ['<function name="look">', '<param name="n">1', "</param></function>"], (), ""),
     "cohere": (
         COHERE,
@@ -303,6 +316,7 @@ BEGINNINGS = {
     "gemma": "<|tool_call>call:",
     "function-gemma": "<start_function_call>call:",
     "lfm2": "<|tool_call_start|>[",
+    "muse": " to=",
     "minicpm": '<function name="',
     "cohere": "<|START_ACTION|>[",
 }
@@ -312,7 +326,7 @@ BEGINNINGS = {
 def test_a_call_is_written_as_the_template_teaches_it(saying: Saying, name: str) -> None:
     """A model that would say something else: the grammar has it use the form, and special tokens where those are."""
     template, pieces, special, _ = FORMS.get(name, (HERMES, [LOOK], (), ""))
-    others = pieces if name == "gpt-oss" else ["So", " it", " is", *special]
+    others = pieces if name in ("gpt-oss", "muse") else ["So", " it", " is", *special]
     llm = saying(others, template, special)
     one = {"type": "function", "function": {"name": "look"}}
     for choice, most in ((one, 1), ("required", 4)):
