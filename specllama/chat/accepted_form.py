@@ -40,11 +40,24 @@ def render(formatter: Callable[..., Any], messages: Sequence[Any], **fields: Any
         if not _leaves_out(response, messages):
             return response
     except Exception:
+        described = _described(fields)
+        if described != fields:
+            return render(formatter, messages, **described)
         changed = _render_changed(formatter, messages, fields)
         if changed is None:
             raise
         return changed
     return _render_changed(formatter, messages, fields) or response
+
+
+def _described(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields, with an empty description for each tool that has none: some templates, as gpt-oss's, need one."""
+    tools = []
+    for tool in fields.get("tools") or ():
+        if isinstance(tool, Mapping) and isinstance(tool.get("function"), Mapping):
+            tool = {**tool, "function": {"description": "", **tool["function"]}}
+        tools.append(tool)
+    return {**fields, "tools": tools} if tools else {**fields}
 
 
 def _render_changed(formatter: Callable[..., Any], messages: Sequence[Any], fields: Mapping[str, Any]) -> Any:

@@ -108,7 +108,7 @@ def prepared(llm: BaseLlama, arguments: Mapping[str, Any], *, keeps_thoughts: bo
     """
     llama, given = cast(EngineLlama, llm), dict(arguments)
     ours = {name: given.pop(name) for name in OURS if name in given}
-    fields = given_fields(given.pop("chat_template_kwargs", None), given.pop("reasoning_effort", None))
+    fields = given_fields(llm, given.pop("chat_template_kwargs", None), given.pop("reasoning_effort", None))
     is_continued, special = given.pop("continue_final_message", None), bool(given.pop("parse_special", False))
     parallel = given.pop("parallel_tool_calls", None)
     parallel = parallel is None or bool(parallel)

@@ -13,7 +13,7 @@ import inspect
 import json
 import re
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jinja2.meta
@@ -25,6 +25,7 @@ from specllama.drop_in.images import reads_images
 from specllama.drop_in.parts import text_of
 
 from .depth import require_few_levels
+from .formats.kinds import says_calls
 
 Fields = dict[str, Any]
 
@@ -51,6 +52,7 @@ class _Form:
         newer: the template reads ``tool_calls`` and the role ``tool``, and not ``function_call`` and ``function``.
         thinking: the template reads thoughts before a call from the field ``thinking``. In answers this field is called
             ``reasoning_content``.
+        says: writes calls as text, because the template reads them in the text; None if it reads ``tool_calls``.
     """
 
     developer: bool = False
@@ -60,6 +62,7 @@ class _Form:
     none: bool = False
     newer: bool = False
     thinking: bool = False
+    says: Callable[[Sequence[tuple[str, Any]]], str] | None = None
 
 
 def as_read(llama: BaseLlama, messages: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -183,13 +186,15 @@ def _form_of(formatter: Any) -> _Form:
     template = str(getattr(formatter, "template", ""))
     objects, none = _form_of_calls(formatter)
     parts = [{"type": "text", "text": _NAME}]
+    said = says_calls(template)
     return _Form(
         developer="developer" in template,
         parts=all((_NAME in _rendered(formatter, text)) == (text is parts) for text in (_NAME, parts)),
-        objects=objects,
+        objects=objects or said is not None,
         none=none,
         newer="tool_calls" in template and re.search(r"\bfunction_call\b", template) is None,
         thinking=re.search(r"\.thinking\b", template) is not None and "reasoning_content" not in template,
+        says=None if said is None else said.says,
     )
 
 
@@ -237,7 +242,12 @@ def _read(fields: Fields, form: _Form) -> Fields:
     if fields["role"] == "developer" and not form.developer:
         fields["role"] = "system"
     fields["content"] = _content(fields, form, bool(calls))
-    if calls:
+    if calls and form.says is not None:
+        functions = [each["function"] for call in calls if (each := _call(call, form)) is not call]
+        said = form.says([(function.get("name"), function["arguments"]) for function in functions])
+        content = fields["content"]
+        fields["content"] = [*content, {"type": "text", "text": said}] if isinstance(content, list) else content + said
+    elif calls:
         fields["tool_calls"] = [_call(call, form) for call in calls]
         # gpt-oss reads either the content or the thinking of a message with calls.
         if form.thinking and not fields["content"] and "reasoning_content" in fields:

@@ -18,7 +18,7 @@ from specllama.grammars.schemas import schemas_by_grammar
 
 from .accepted_form import accepted, render
 from .continued import Continued
-from .formats.kinds import taught_by
+from .formats.kinds import says_calls, taught_by
 from .messages import formatter_for, prompt_around, template_errors, template_of
 from .special_names import SpecialNames, is_marked, without_marks
 
@@ -96,8 +96,10 @@ def rendered(
 
 
 def _names(llama: BaseLlama, *, is_removed: bool) -> SpecialNames:
-    thoughts = taught_by(template_of(llama))[1] or ()
+    template = template_of(llama)
+    form, thoughts = says_calls(template), taught_by(template)[1] or ()
     marks = [piece for pieces in thoughts for piece in pieces]
+    marks += () if form is None else (*form.openings, *form.marks)
     return SpecialNames(llama, prompt_around(llama), marks, is_removed=is_removed)
 
 

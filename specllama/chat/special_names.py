@@ -105,17 +105,18 @@ class SpecialNames:
     Args:
         llama: the Llama that answers.
         around: a prompt of the chat template with short messages. Names in it are names that stand around messages.
-        thoughts: the names that mark thoughts. In the assistant's messages they get no mark.
+        spoken: the names that mark thoughts, and calls in the texts of messages. In the assistant's messages they get
+            no mark.
         is_removed: whether the marks are removed when the prompt is tokenized. If not, because one of llama_cpp's
             handlers or another tokenizer tokenizes the prompt, an invisible character takes the place of a mark.
     """
 
-    def __init__(self, llama: BaseLlama, around: str, thoughts: Collection[str], *, is_removed: bool) -> None:
+    def __init__(self, llama: BaseLlama, around: str, spoken: Collection[str], *, is_removed: bool) -> None:
         self._llama = llama
         self._known = lent(llama).once(_vocabulary)
         turns = frozenset(name for _, name in self._known.every.found(around)).intersection(self._known.defined)
         self._text = _finder(self._known.control | turns)
-        self._answer = _finder(self._known.control.difference(thoughts))
+        self._answer = _finder(self._known.control.difference(spoken))
         self._is_removed = is_removed
 
     def marked_messages(self, messages: Sequence[Any]) -> list[Any]:

@@ -12,15 +12,19 @@ from .depth import require_few_levels
 from .messages import names_read
 
 _EFFORT = "reasoning_effort"
-_THINKING = ("enable_thinking", "thinking")
+_THINKING = "enable_thinking"
+_NAMES = {_THINKING: ("thinking", "reasoning"), _EFFORT: ("reasoning_strength",)}
+"""Other names that some templates have for a field."""
 _OURS = {
     *("messages", "tools", "tool_choice", "functions", "function_call", "add_generation_prompt"),
     *("bos_token", "eos_token", "raise_exception", "strftime_now"),
 }
 
 
-def given_fields(chat_template_kwargs: Any, reasoning_effort: Any) -> dict[str, Any]:
+def given_fields(llama: BaseLlama, chat_template_kwargs: Any, reasoning_effort: Any) -> dict[str, Any]:
     """The template's fields, from a chat's arguments ``chat_template_kwargs`` and ``reasoning_effort``.
+
+    If the template has another name for a field, the field gets that name.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -35,18 +39,20 @@ def given_fields(chat_template_kwargs: Any, reasoning_effort: Any) -> dict[str, 
     require_few_levels(fields, "chat_template_kwargs")
     for name in fields.keys() & _OURS:
         raise ValueError(f"chat_template_kwargs has {name!r}, which the chat template already gets: leave it out")
-    if reasoning_effort is None:
-        return dict(fields)
-    if not isinstance(reasoning_effort, str):
+    if reasoning_effort is not None and not isinstance(reasoning_effort, str):
         raise TypeError(f"reasoning_effort={reasoning_effort!r:.100} must be a text, such as 'low', or None")
     if reasoning_effort == "none":
-        return {"enable_thinking": False, **fields}
-    return {_EFFORT: reasoning_effort, **fields}
+        fields = {_THINKING: False, **fields}
+    elif reasoning_effort is not None:
+        fields = {_EFFORT: reasoning_effort, **fields}
+    read = names_read(llama) if fields else frozenset()
+    here = {name: next((each for each in (name, *_NAMES.get(name, ())) if each in read), name) for name in fields}
+    return {here[name]: value for name, value in fields.items()}
 
 
 def may_think(fields: Mapping[str, Any]) -> bool:
     """Whether the model may think: False if a field of the template says that it is to answer without a thought."""
-    return all(fields.get(name) is not False for name in _THINKING)
+    return all(fields.get(name) is not False for name in (_THINKING, *_NAMES[_THINKING]))
 
 
 def unread_fields(llama: BaseLlama, fields: Mapping[str, Any]) -> list[str]:

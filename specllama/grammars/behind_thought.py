@@ -86,7 +86,7 @@ class BehindThought:
     ) -> None:
         self._vocabulary = vocabulary
         self._ends = frozenset(vocabulary.ends)
-        self._begin, self._end = thought.begin.encode(), thought.end.encode()
+        self._begin, self._end = thought.begin.lstrip().encode(), thought.end.encode()
         self._at_once, self._behind = functools.cache(at_once), functools.cache(behind)
         self._is_required = is_required
         self._in_thought = functools.cache(self._mask)

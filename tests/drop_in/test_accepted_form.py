@@ -122,6 +122,12 @@ def test_parts_stay_parts(with_template: WithTemplate) -> None:
     assert chat_prompt(with_template(template), messages).text == "system:<A><B>|user:<C>|"
 
 
+def test_a_tool_without_a_description(with_template: WithTemplate) -> None:
+    llm = with_template("{% for t in tools %}{{ '//' + t.function.description }}{% endfor %}" + TAKEN)
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert chat_prompt(llm, [said("user", "A")], tools=tools).text == "//user:A|"
+
+
 def test_it_is_said_once(with_template: WithTemplate, caplog: pytest.LogCaptureFixture) -> None:
     template, messages, _ = CASES["two system messages"]
     llm = with_template(template.replace("not so", "never"))

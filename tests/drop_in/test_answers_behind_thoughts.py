@@ -258,7 +258,8 @@ def test_a_call_or_an_answer_in_the_format(saying: Saying, name: str) -> None:
     assert (called, found["content"], found["why"]) == ("look", "", "tool_calls")
     jsonschema.validate(json.loads(arguments), LOOK_AT)
     for answer in (['{"a"', ": ", "2", "}"], ["So", " it"]):
-        said_so = [*(["<|channel|>", "final", "<|message|>"] if name == "gpt-oss" else ()), *answer]
+        head = {"gpt-oss": ["<|channel|>", "final", "<|message|>"], "muse": [" to=user", "<|message|>"]}
+        said_so = [*head.get(name, ()), *answer]
         llm = saying([*said_so, *(mark for mark in special if mark not in said_so)], template, special)
         found = everywhere(llm, **both)
         if answer[0] != "So":

@@ -1,4 +1,4 @@
-"""Gemma's form of values: whatever its grammar allows is read as arguments that the schema allows."""
+"""Values in the forms of Gemma and LFM2: whatever its grammar allows is read as arguments that the schema allows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from test_tool_formats import read
 from specllama.chat.formats.forced import forced_calls
 from specllama.chat.formats.gemma import FUNCTION_GEMMA, GEMMA4
 from specllama.chat.formats.kinds import FORMATS
+from specllama.chat.formats.lfm2 import LFM2
 
 BYTES = LLTokenizer("byte")
-QUOTES = {GEMMA4.name: '<|"|>', FUNCTION_GEMMA.name: "<escape>"}
+QUOTES = {GEMMA4.name: '<|"|>', FUNCTION_GEMMA.name: "<escape>", LFM2.name: '"'}
 _SHORT = 40  # characters of a drawn answer before it is brought to its end
 
 
@@ -50,7 +51,7 @@ def closing(text: bytes, quote: str) -> list[int]:
     """What brings an answer nearer to its end: the rest of a mark around a text, or a bracket."""
     mark = quote.encode()
     begun = max((size for size in range(len(mark)) if text.endswith(mark[:size])), default=0)
-    return [mark[begun], *b"}]", mark[0]]
+    return [mark[begun], *b"}])", mark[0]]
 
 
 SCALARS = st.sampled_from(

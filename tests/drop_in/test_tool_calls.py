@@ -49,6 +49,11 @@ GEMMA = "{# <|tool_call>call:name{key:value}<tool_call|> #}" + ROUNDS + END
 GEMMA_THINKS = "{# <|channel>thought <channel|> #}" + GEMMA
 FUNCTION_GEMMA = "{# <start_function_call>call:name{} #}" + ROUNDS + END
 KIMI = "{# <|tool_calls_section_begin|> #}" + ROUNDS + END
+LFM2 = "{# <|tool_call_start|>[name(key=value)] #}" + ROUNDS + END
+IN_TEXT = '{# "List of tools: [" #}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}' + END
+MINICPM = '{# <function name="name"><param name="key"> #}' + ROUNDS + END
+COHERE = "{# <|START_ACTION|>[] #}" + ROUNDS + END
+MUSE = "{# <atem:function_calls> #}" + ROUNDS + END
 HARMONY = "{# <|channel|> <|message|> #}{% if reasoning_effort %}{{ reasoning_effort }}{% endif %}" + ROUNDS + END
 
 LOOK_AT = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
@@ -73,6 +78,9 @@ SECTION = (
 )
 QUOTED = ("<|tool_call>", '<|"|>', "<tool_call|>")
 ESCAPED = ("<start_function_call>", "<escape>", "<end_function_call>")
+CALLED = ("<|tool_call_start|>", "<|tool_call_end|>")
+ATEM = "</atem:parameter>\n</atem:invoke>\n</atem:function_calls>"
+ACTION = ("<|START_ACTION|>", "<|END_ACTION|>")
 OPENS = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|constrain|>")
 
 
@@ -265,6 +273,25 @@ FORMS: dict[str, tuple[str, list[str], Sequence[str], str]] = {
     ),
     "gemma": (GEMMA, ["Hm.", QUOTED[0], "call:look", "{n:", "1}", QUOTED[2]], QUOTED, "Hm."),
     "function-gemma": (FUNCTION_GEMMA, [ESCAPED[0], "call:look{", "n: 1", "}", ESCAPED[2]], ESCAPED, ""),
+    "lfm2": (LFM2, ["Hm.", CALLED[0], "[look(", "n=", "1", ")]", CALLED[1]], CALLED, "Hm."),
+    "muse": (
+        MUSE,
+        [
+            " to=look",
+            "<|message|>",
+            '<atem:function_calls>\n<atem:invoke name="look">\n<atem:parameter name="n">1',
+            ATEM,
+        ],
+        ("<|message|>",),
+        "",
+    ),
+    "minicpm": (MINICPM, ['<function name="look">', '<param name="n">1', "</param></function>"], (), ""),
+    "cohere": (
+        COHERE,
+        ["Hm.", ACTION[0], '[{"tool_call_id": "0", "tool_name": "look", "parameters": ', '{"n": 1}', "}]", ACTION[1]],
+        ACTION,
+        "Hm.",
+    ),
 }
 
 
@@ -288,6 +315,10 @@ BEGINNINGS = {
     "minimax": '<minimax:tool_call>\n<invoke name="',
     "gemma": "<|tool_call>call:",
     "function-gemma": "<start_function_call>call:",
+    "lfm2": "<|tool_call_start|>[",
+    "muse": " to=",
+    "minicpm": '<function name="',
+    "cohere": "<|START_ACTION|>[",
 }
 
 
@@ -295,7 +326,7 @@ BEGINNINGS = {
 def test_a_call_is_written_as_the_template_teaches_it(saying: Saying, name: str) -> None:
     """A model that would say something else: the grammar has it use the form, and special tokens where those are."""
     template, pieces, special, _ = FORMS.get(name, (HERMES, [LOOK], (), ""))
-    others = pieces if name == "gpt-oss" else ["So", " it", " is", *special]
+    others = pieces if name in ("gpt-oss", "muse") else ["So", " it", " is", *special]
     llm = saying(others, template, special)
     one = {"type": "function", "function": {"name": "look"}}
     for choice, most in ((one, 1), ("required", 4)):
@@ -341,6 +372,14 @@ BEGUN: dict[str, tuple[str, list[str], Sequence[str], str]] = {
     ),
     "gemma": (GEMMA, ["Hm.", QUOTED[0], "call:loo", "op{", "q:", QUOTED[1], "!!"], QUOTED, "Hm."),
     "function-gemma": (FUNCTION_GEMMA, ["Hm.", ESCAPED[0], "call:loo", "op{", "q:3", ESCAPED[2]], ESCAPED, "Hm."),
+    "lfm2": (LFM2, ["Hm.", CALLED[0], "[loo", "op(", "q=", "3", ")]", CALLED[1]], CALLED, "Hm."),
+    "minicpm": (MINICPM, ["Well", ".\n", '<function name="loo', 'oop">', '<param name="q">3'], (), "Well."),
+    "cohere": (
+        COHERE,
+        ["Hm.", ACTION[0], '[{"tool_call_id": "0", ', '"tool_name": "loop", ', '"parameters": {"m": 1}}]', ACTION[1]],
+        ACTION,
+        "Hm.",
+    ),
 }
 
 
@@ -372,12 +411,12 @@ ALL_KINDS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("template", [XML, GLM, MINIMAX, GEMMA])
+@pytest.mark.parametrize("template", [XML, GLM, MINIMAX, GEMMA, MINICPM])
 def test_keys_and_values_follow_the_schema(saying: Saying, template: str) -> None:
     """Texts as they are, anything else as JSON. Tools without parameters have no keys; others may have any."""
     tools = [{"type": "function", "function": {"name": "open", "parameters": ALL_KINDS}}]
-    ends = {XML: "\n</parameter>\n", GLM: "</arg_value>", MINIMAX: "</parameter>", GEMMA: QUOTED[1]}[template]
-    llm = saying(['So "it" is\n', ends], template)
+    ends = {XML: "\n</parameter>\n", GLM: "</arg_value>", MINIMAX: "</parameter>", GEMMA: QUOTED[1]}
+    llm = saying(['So "it" is\n', ends.get(template, "</param>")], template)
     found = everywhere(llm, tools=tools, tool_choice="required", max_tokens=400, parallel_tool_calls=False)
     [(name, arguments)] = found["calls"]
     assert name == "open" and found["content"] == ""
@@ -630,6 +669,22 @@ def test_what_the_template_reads(saying: Saying) -> None:
     with pytest.warns(UserWarning, match="reasoning_effort has no effect: the chat template of .* does not read it"):
         llm.create_chat_completion(**GREEDY, reasoning_effort="low")
     assert "low" in chat_prompt(saying(["So"], HARMONY), HI, reasoning_effort="low").text
+    other = saying(["So"], THINKS.replace("enable_thinking", "thinking"))  # as Granite 3.3 and DeepSeek V3.1 call it
+    for fields in (off, {"reasoning_effort": "none"}):
+        assert chat_prompt(other, HI, **fields).text.endswith("<think>\n\n</think>\n\n")
+
+
+def test_calls_stand_in_the_text_where_the_template_reads_them(saying: Saying) -> None:
+    """With the marks as special tokens, which nobody else's text has."""
+    llm = saying(["So", *CALLED], IN_TEXT, CALLED)
+    function = {"name": "look", "arguments": json.dumps({"n": 1, "s": "it's", "x": None})}
+    call = {"id": "1", "type": "function", "function": function}
+    said_before = {"role": "assistant", "content": "Hm.", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "1", "content": CALLED[0]}
+    prompt = chat_prompt(llm, [*HI, said_before, result], tools=TOOLS)
+    assert f'assistant: Hm.{CALLED[0]}[look(n=1, s="it\'s", x=None)]{CALLED[1]}\n' in str(prompt.text)
+    for mark in CALLED:
+        assert prompt.tokens.count(llm.tokenize(mark.encode(), add_bos=False, special=True)[-1]) == 1
 
 
 def test_a_loop_of_two_tools(saying: Saying) -> None:

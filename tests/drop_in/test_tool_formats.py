@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from specllama.chat.formats.kinds import FORMATS, read_answer, taught_by
 from specllama.chat.formats.llama3 import BARE
 from specllama.chat.formats.reading import Reader, Reading
-from specllama.chat.formats.thinking import is_open
+from specllama.chat.formats.thinking import is_closed, is_open
 
 BY_NAME = {form.name: form for form in (*FORMATS, BARE)}
 TEXT = {"type": "object", "properties": {"path": {"type": "string"}, "n": {"type": "integer"}}}
@@ -98,6 +98,34 @@ def kimi(call: tuple[str, dict[str, Any]], number: int) -> str:
     return f"<|tool_call_begin|>{name}<|tool_call_argument_begin|>{arguments(call)}<|tool_call_end|>"
 
 
+def python(call: tuple[str, dict[str, Any]]) -> str:
+    return f"{call[0]}({', '.join(f'{key}={json.dumps(value)}' for key, value in call[1].items())})"
+
+
+def params(call: tuple[str, dict[str, Any]]) -> str:
+    """As MiniCPM5 writes them."""
+    values = [(key, f"<![CDATA[{value}]]>" if isinstance(value, str) else value) for key, value in call[1].items()]
+    pairs = "".join(f'<param name="{key}">{value}</param>' for key, value in values)
+    return f'<function name="{call[0]}">{pairs}</function>'
+
+
+def seed(call: tuple[str, dict[str, Any]]) -> str:
+    pairs = "".join(f"<parameter={key}>{value}</parameter>\n" for key, value in call[1].items())
+    return f"<seed:tool_call>\n<function={call[0]}>\n{pairs}</function>\n</seed:tool_call>"
+
+
+def numbered(call: tuple[str, dict[str, Any]], number: int) -> str:
+    return f'{{"tool_call_id": "{number}", "tool_name": "{call[0]}", "parameters": {arguments(call)}}}'
+
+
+def atem(call: tuple[str, dict[str, Any]]) -> str:
+    pairs = "".join(f'<atem:parameter name="{key}">{value}</atem:parameter>\n' for key, value in call[1].items())
+    body = f'<atem:function_calls>\n<atem:invoke name="{call[0]}">\n{pairs}</atem:invoke>\n</atem:function_calls>'
+    return f" to={call[0]}<|message|>{body}"
+
+
+NEXT = "<|eom|><|start|>assistant"
+PYTHON = "<|tool_call_start|>[{}]<|tool_call_end|>"
 SECTION = "<|tool_calls_section_begin|>{}<|tool_calls_section_end|>"
 MINIMAX = "<minimax:tool_call>\n{}</minimax:tool_call>"
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -166,12 +194,31 @@ WRITTEN: list[tuple[str, str, str, list[Any]]] = [
     ("kimi", f"Hm.{SECTION.format(kimi(LOOK, 0) + kimi(ADD, 1))}", "Hm.", [LOOK, ADD]),
     ("kimi", SECTION.format("so").partition("<|tool_calls_section_end|>")[0], "<|tool_calls_section_begin|>so", []),
     ("qwen-xml", "<tool_call>\nso", "<tool_call>\nso", []),
+    ("lfm2", f"Well.\n{PYTHON.format(f'{python(LOOK)}, {python(ADD)}')} So.", "Well.\nSo.", [LOOK, ADD]),
+    ("lfm2", PYTHON.format(r"a(x='it's \'a\'\u00e9\d', n=None)"), "", [("a", {"x": "it's 'a'é\\d", "n": None})]),
+    ("lfm2", PYTHON.format("a(x=[True, {\"k\": 'v'}], y = 1.5)"), "", [("a", {"x": [True, {"k": "v"}], "y": 1.5})]),
+    ("lfm2", PYTHON.format(f"{as_json(LOOK)}, {as_json(ADD)}"), "", [LOOK, ADD]),
+    ("lfm2", PYTHON.format("so"), PYTHON.format("so"), []),
+    ("lfm2", "[look(n=1)]", "[look(n=1)]", []),
+    ("minicpm", f"Well.\n{params(LOOK)}\n{params(ADD)}", "Well.", [LOOK, ADD]),
+    ("minicpm", '<function name="add"><param name="x">[1]</param></function>.', ".", [("add", {"x": [1]})]),
+    ("minicpm", '<function name="so', '<function name="so', []),
+    ("seed", f"Well.\n{seed(LOOK)}\n{seed(ADD)}", "Well.", [LOOK, ADD]),
+    ("nemotron2", f"Hm.<TOOLCALL>[{as_json(LOOK)}, {as_json(ADD)}]</TOOLCALL>", "Hm.", [LOOK, ADD]),
+    ("nemotron2", "<TOOLCALL>[so]</TOOLCALL>", "<TOOLCALL>[so]</TOOLCALL>", []),
+    ("granite3", f"<|tool_call|>[{as_json(LOOK)},\n{as_json(ADD)}]", "", [LOOK, ADD]),
+    ("apriel", f'Hm.\n<tool_calls>[{as_json(LOOK)[:-1]}, "id": "a"}}]</tool_calls>', "Hm.", [LOOK]),
+    ("cohere", f"<|START_ACTION|>[\n  {numbered(LOOK, 0)},\n  {numbered(ADD, 1)}\n]<|END_ACTION|>", "", [LOOK, ADD]),
     ("harmony", SAYS, "Hi, <b>you</b>.", []),
     ("harmony", TO.format("look", arguments(LOOK)), "", [LOOK]),
     ("harmony", f"<|channel|>commentary<|message|>So.<|end|><|start|>assistant{TO.format('add', '{}')}", "So.", [ADD]),
     ("harmony", " to=functions.add<|channel|>commentary json<|message|>{}", "", [ADD]),
     ("harmony", "<|channel|>fin", "<|channel|>fin", []),
     ("harmony", "words", "words", []),
+    ("muse", " to=user<|message|>Hi, <b>you</b>.", "Hi, <b>you</b>.", []),
+    ("muse", f"{atem(LOOK)}{NEXT}{atem(ADD)}<|eot|>", "", [LOOK, ADD]),
+    ("muse", f" to=user<|message|>So.{NEXT}{atem(ADD)}", "So.", [ADD]),
+    ("muse", " to=us", " to=us", []),
 ]
 
 
@@ -198,7 +245,7 @@ def test_an_answer_that_is_cut_off_loses_nothing(number: int) -> None:
         assert len(part["calls"]) <= len(calls)
         for mine, theirs in zip(part["calls"], whole["calls"], strict=False):
             assert (mine[0] == theirs[0] and theirs[1].startswith(mine[1])) or mine[1] == "{}"
-        if not part["calls"] and form != "harmony":
+        if not part["calls"] and form not in ("harmony", "muse"):
             assert part["content"] == text[:end]
 
 
@@ -296,6 +343,17 @@ def test_thoughts_of_gpt_oss() -> None:
     assert said == {"content": "Hi, <b>you</b>.", "reasoning_content": "One.\nTwo.", "calls": []}
 
 
+def test_a_prompt_of_gpt_oss_has_ended_no_thought() -> None:
+    thoughts = BY_NAME["harmony"].thoughts
+    assert thoughts is not None and not is_closed("<|start|>user<|message|>Hi<|end|><|start|>assistant", thoughts)
+
+
+def test_thoughts_of_muse_glimmer() -> None:
+    text = f" to=self<|message|>One.{NEXT} to=self<|message|>Two.{NEXT} to=user<|message|>Hi."
+    expected = {"content": "Hi.", "reasoning_content": "One.\nTwo.", "calls": []}
+    assert read("muse", list(text)) == read("muse", [text], thoughts=BY_NAME["muse"].thoughts) == expected
+
+
 def test_a_json_answer_that_was_asked_for_is_no_call() -> None:
     text = as_json(LOOK)
     assert read("llama3", [text], is_free=False)["content"] == text
@@ -339,6 +397,14 @@ TAUGHT = {
     "glm": "{{- '<tool_call>' + name + '\\n<arg_key>' + key }}",
     "minimax": "{%- set toolcall_begin_token = '<minimax:tool_call>' -%}",
     "kimi": "<|tool_calls_section_begin|>{%- for tool_call in message['tool_calls'] -%}",
+    "lfm2": "{{- '<|tool_call_start|>[' + (calls | join(', ')) + ']<|tool_call_end|>' -}}",
+    "muse": "{{- '<atem:function_calls>\\n<atem:invoke name=\"' + name -}}",
+    "minicpm": '<function name="function-name"><param name="param-name">param-value</param></function>',
+    "seed": "<seed:tool_call>\\n<function=example_function_name>\\n<parameter=example_parameter_1>value_1</parameter>",
+    "nemotron2": "{{- '<TOOLCALL>[' -}}",
+    "granite3": "respond only with <|tool_call|> followed by a JSON list of tools used",
+    "apriel": "{{- '\\n<tool_calls>[' -}}",
+    "cohere": '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "a", "parameters": {}}]<|END_ACTION|>',
     None: "{{- '<tool_call>' + name }}",
 }
 
@@ -356,6 +422,8 @@ def test_the_template_says_whether_it_thinks() -> None:
         "{% if '</think>' in content %}{{ '<think>\\n' }}{% endif %}": "<think>",
         "'[THINK]' '[/THINK]'": "[THINK]",
         "'<|channel>thought' '<channel|>'": "<|channel>thought",
+        "<|START_THINKING|><|END_THINKING|>": "<|START_THINKING|>",
+        "{% set content = content.split('</think>')[-1] %}": "<think>",
     }.items():
         thoughts = taught_by(template)[1]
         assert thoughts is not None and "".join(thoughts[0]) == begin

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 from .reading import Parsing, Reading
@@ -78,6 +78,8 @@ class Format:
         written: how calls are written; None if calls of this form cannot be forced.
         thoughts: the texts before and after a thought, if they are not in `thinking.THOUGHTS`.
         answer: the text that begins an answer without calls; empty if it has no mark.
+        says: writes the names and arguments of calls as text, for chat templates that have the calls of earlier
+            messages in their texts; None if no template does so.
     """
 
     name: str
@@ -88,3 +90,4 @@ class Format:
     written: Written | None = None
     thoughts: tuple[Pieces, Pieces] | None = None
     answer: Pieces = ()
+    says: Callable[[Sequence[tuple[str, Any]]], str] | None = None

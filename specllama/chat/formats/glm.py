@@ -29,7 +29,7 @@ GLM = Format(
     {_CALL: _called},
     marks=(_CALL_END,),
     written=Written(  # GLM 4.6 writes the line breaks, and 4.7 does not
-        before=lambda name: (_CALL, name, Regex(r"\n?")),
+        before=lambda name: (_CALL, name, Regex(r"\n{0,2}")),
         after=(_CALL_END,),
         between=(Regex(r"\n?"),),
         trigger=_CALL,

@@ -8,9 +8,11 @@ from collections.abc import Callable
 
 from .reading import Parsing, Reading, literally, spaces
 
-_NAMES = ("name",)
+_NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
 _KEYS = (*_NAMES, *_ARGUMENTS, "id", "type")
+_OF_PYTHON = {"True": "true", "False": "false", "None": "null"}
+"""Python's constants, as some chat templates write them in earlier calls, and their JSON."""
 
 
 def escaped(text: str) -> str:
@@ -18,8 +20,15 @@ def escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def json_or_string(text: str) -> str:
-    """The text itself if it is JSON, and otherwise a JSON string of it."""
+def as_json(text: str, *, is_whole: bool = True) -> str:
+    """The text itself if it is JSON, JSON of a constant of Python's, and otherwise a JSON string of the text.
+
+    If the text is not whole, because the answer was cut off, the beginning of that.
+    """
+    if not is_whole:
+        words = (value[: len(text)] for word, value in _OF_PYTHON.items() if text and word.startswith(text))
+        return next(words, text)
+    text = _OF_PYTHON.get(text, text)
     try:
         json.loads(text)
     except ValueError:
@@ -118,6 +127,11 @@ def call_object(reading: Reading, *, known_only: bool = False) -> Parsing[str | 
     reading.call(name)
     reading.arguments(early or "{}")
     return None
+
+
+def one_object(reading: Reading) -> Parsing[bool]:
+    """Read a call as `call_object` does. Returns whether the text was a call."""
+    return (yield from call_object(reading)) is None
 
 
 def _begins_object(reading: Reading) -> Parsing[bool]:

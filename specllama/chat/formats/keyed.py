@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from .format import Grammar, Pieces, Regex
-from .json_calls import escaped, json_or_string
+from .json_calls import as_json, escaped
 from .reading import Parsing, Reading, closing, literally, text_until
 
-_OF_PYTHON = {"True": "true", "False": "false", "None": "null"}
-"""Python's constants, as some chat templates write them in earlier calls, and their JSON."""
 _ANY_KEY = Regex(r'[^<>"\n]+')
 _SHARED = ("$defs", "definitions")  # parts of a schema that the schemas of its properties may refer to
+_CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +26,7 @@ class Keyed:
         end: the mark after a value.
         opening: the mark before a value; empty if there is none.
         breaks: whether a value stands on lines of its own.
+        cdata: whether a value may stand between ``<![CDATA[`` and ``]]>``. Then it is a text.
     """
 
     before: str
@@ -34,6 +34,7 @@ class Keyed:
     end: str
     opening: str = ""
     breaks: bool = False
+    cdata: bool = False
 
     def read(self, reading: Reading, tool: str, ends: Pieces) -> Parsing[None]:
         """Read the arguments of a call of `tool`, and the mark after them, which is one of `ends`."""
@@ -49,8 +50,9 @@ class Keyed:
             name = "".join(key).strip()
             reading.arguments(before + json.dumps(name, ensure_ascii=False) + ": ")
             before = ", "
-            read = self._text if types.get(name) == "string" else self._value
-            if not (yield from read(reading, reading.arguments)):
+            is_quoted = self.cdata and (yield from literally(reading, _CDATA))
+            read = self._text if is_quoted or types.get(name) == "string" else self._value
+            if not (yield from read(reading, (f"{_CDATA_END}{self.end}", self.end) if is_quoted else (self.end,))):
                 return
         if before == "{":
             reading.arguments("{")
@@ -59,8 +61,24 @@ class Keyed:
                 reading.arguments("}")
                 return
 
-    def _text(self, reading: Reading, write: Callable[[str], None]) -> Parsing[str]:
+    def call(self, reading: Reading, end: str) -> Parsing[bool]:
+        """Read the rest of a call: the name up to ``">``, the arguments, and the mark `end`.
+
+        Returns:
+            False if the text is no call.
+        """
+        words: list[str] = []
+        found = yield from text_until(reading, words.append, ('">', "\n"))
+        name = "".join(words).strip()
+        if found != '">' or not name:
+            return False
+        reading.call(name)
+        yield from self.read(reading, name, (end,))
+        return True
+
+    def _text(self, reading: Reading, ends: Pieces) -> Parsing[str]:
         """Read a value, and write it as a JSON string. A line break at its end is left out if `breaks` is true."""
+        write = reading.arguments
         held = ""
 
         def add(character: str) -> None:
@@ -70,21 +88,17 @@ class Keyed:
             write(escaped("" if held else character))
 
         write('"')
-        found = yield from text_until(reading, add, (self.end,))
+        found = yield from text_until(reading, add, ends)
         write('"' if found else "")
         return found
 
-    def _value(self, reading: Reading, write: Callable[[str], None]) -> Parsing[str]:
+    def _value(self, reading: Reading, ends: Pieces) -> Parsing[str]:
         """Read a value, and write it unchanged if it is JSON, and otherwise as a JSON string."""
         value: list[str] = []
-        found = yield from text_until(reading, value.append, (self.end,))
+        found = yield from text_until(reading, value.append, ends)
         text = "".join(value)
         text = text.removesuffix("\n") if self.breaks else text
-        if found:
-            write(json_or_string(_OF_PYTHON.get(text, text)))
-        else:  # the answer was cut off within the value
-            words = (as_json[: len(text)] for word, as_json in _OF_PYTHON.items() if text and word.startswith(text))
-            write(next(words, text))
+        reading.arguments(as_json(text, is_whole=bool(found)))
         return found
 
     def written(self, schema: Mapping[str, Any], grammar: Grammar) -> str:
@@ -115,9 +129,14 @@ class Keyed:
         elif known.get("type", "string") == "string" and not known.keys() & {"$ref", "anyOf", "oneOf", "allOf", "enum"}:
             value = grammar.text_until("".join(line) + self.end) + " " + grammar.text(behind[-1:])
         else:
-            shared = {name: schema[name] for name in _SHARED if name in schema}
-            value = f"{grammar.schema({**shared, **known})} {grammar.text(behind)}"
+            value = f"{grammar.schema(with_definitions(known, schema))} {grammar.text(behind)}"
         return f"{before} {value}"
+
+
+def with_definitions(part: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of one property of `schema`, with the definitions that it may refer to."""
+    shared = {name: schema[name] for name in _SHARED if name in schema}
+    return {**shared, **(part if isinstance(part, Mapping) else {})}
 
 
 def _types(schema: Any) -> dict[str, Any]:

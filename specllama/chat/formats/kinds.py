@@ -11,15 +11,20 @@ from .glm import GLM
 from .harmony import HARMONY
 from .hermes import HERMES
 from .kimi import KIMI
+from .lfm2 import LFM2
+from .listed import APRIEL, COHERE, GRANITE3, NEMOTRON2
 from .llama3 import LLAMA3
+from .minicpm import MINICPM
 from .minimax import MINIMAX
 from .mistral import MISTRAL, MISTRAL_LIST
-from .qwen_xml import QWEN_XML
+from .muse import MUSE
+from .qwen_xml import QWEN_XML, SEED
 from .reading import Parsing, Reading, literally, spaces, text_until
 from .thinking import read_thought, thoughts_in
 
 FORMATS = (
     HARMONY,
+    MUSE,
     DEEPSEEK,
     DEEPSEEK_FENCED,
     MISTRAL,
@@ -30,8 +35,15 @@ FORMATS = (
     MINIMAX,
     GLM,
     QWEN_XML,
+    SEED,
+    MINICPM,
+    NEMOTRON2,
+    GRANITE3,
+    APRIEL,
+    COHERE,
     HERMES,
     LLAMA3,
+    LFM2,
 )
 """All forms, in the order of trial: the first one that a chat template teaches is taken."""
 
@@ -41,6 +53,12 @@ def taught_by(template: str) -> tuple[Format | None, tuple[Pieces, Pieces] | Non
     """The form of calls that a chat template teaches, and its marks of thoughts. Each is None if there is none."""
     found = next((form for form in FORMATS if form.is_in(template)), None)
     return found, found.thoughts if found is not None and found.thoughts else thoughts_in(template)
+
+
+def says_calls(template: str) -> Format | None:
+    """The form of calls, if a chat template has the calls of earlier messages in their texts; otherwise None."""
+    form = taught_by(template)[0]
+    return form if form is not None and form.says is not None and "tool_calls" not in template else None
 
 
 def read_answer(
@@ -80,12 +98,12 @@ def _is_marked(form: Format) -> bool:
 
 
 def _begins_call(reading: Reading, form: Format) -> Parsing[bool]:
-    """Whether a call is next in the text. The text is read again afterwards."""
-    at = reading.at
-    bare = None if form.written is None or _is_marked(form) else form.written.bare
+    """Whether a call is next in the text, or the mark of an answer. The text is read again afterwards."""
+    at, written = reading.at, form.written
+    named = [] if written is None or _is_marked(form) else [written.before(name) for name in reading.tools]
     yield from spaces(reading)
-    for begin in (*form.openings, *(map(bare, reading.tools) if bare else ())):
-        if (yield from literally(reading, begin)):
+    for begin in (*form.openings, *("".join(pieces).lstrip() for pieces in (*named, form.answer))):
+        if begin and (yield from literally(reading, begin)):
             reading.back_to(at)
             return True
     reading.back_to(at)

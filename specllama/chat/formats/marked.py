@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .format import Grammar, Regex
@@ -39,16 +39,9 @@ class Marked:
         if not isinstance(properties, Mapping) or not properties:
             others = schema.get("additionalProperties", True)
             return "" if others is False else self._several(self._pair(_KEY, others), 0, None)
-        firsts: list[str] = []  # for each member that may come first, the grammar of this and all later members
-        behind = ""  # the grammar of all members after the current one
-        for key in sorted(properties, key=str.lower, reverse=True):
-            if properties[key] is False:
-                continue
-            pair, may_lack = self._rule(self._pair(key, properties[key])), key not in required
-            firsts = [f"{pair} {behind}", *(firsts if may_lack else [])]
-            behind = self._rule(f'("," {pair})? {behind}' if may_lack else f'"," {pair} {behind}')
-        needs_one = any(properties.get(key, False) is not False for key in required)
-        return self._one_of(firsts) + ("" if needs_one else "?") if firsts else ""
+        keys = [key for key in sorted(properties, key=str.lower) if properties[key] is not False]
+        pairs = [(self._pair(key, properties[key]), key not in required) for key in keys]
+        return with_separators(pairs, '","', self._grammar)
 
     def _pair(self, key: str, schema: Any) -> str:
         is_plain = isinstance(key, Regex) or re.fullmatch(_KEY, key)
@@ -129,10 +122,32 @@ class Marked:
         return self._grammar.text((json.dumps(value),))
 
     def _rule(self, body: str) -> str:
-        return self._grammar.rule(lambda: body)
+        return _rule(self._grammar, body)
 
     def _one_of(self, texts: Iterable[str]) -> str:
         return f"({' | '.join(texts)})"
+
+
+def with_separators(parts: Sequence[tuple[str, bool]], separator: str, grammar: Grammar) -> str:
+    """The grammar of parts in this order, with separators between them.
+
+    Args:
+        parts: for each part, its grammar, and whether it may be missing.
+        separator: the grammar of a separator.
+        grammar: the grammar to which rules are added.
+    """
+    firsts: list[str] = []  # for each part that may come first, the grammar of this and all later parts
+    behind = ""  # the grammar of all parts after the current one
+    for text, may_lack in reversed(parts):
+        part = _rule(grammar, text)
+        firsts = [f"{part} {behind}", *(firsts if may_lack else [])]
+        behind = _rule(grammar, f"({separator} {part})? {behind}" if may_lack else f"{separator} {part} {behind}")
+    needs_one = not all(may_lack for _, may_lack in parts)
+    return f"({' | '.join(firsts)})" + ("" if needs_one else "?") if firsts else ""
+
+
+def _rule(grammar: Grammar, body: str) -> str:
+    return grammar.rule(lambda: body)
 
 
 def _with_commas(texts: Iterable[str]) -> str:

@@ -9,24 +9,12 @@ import functools
 
 from .format import Format, Regex, Written
 from .keyed import Keyed
-from .reading import Parsing, Reading, section, text_until
+from .reading import section
 
 _CALLS, _CALLS_END = "<minimax:tool_call>", "</minimax:tool_call>"
 _CALL, _CALL_END = '<invoke name="', "</invoke>"
 _PARAMETERS = Keyed('<parameter name="', '">', "</parameter>")
-
-
-def _one(reading: Reading) -> Parsing[bool]:
-    """Read one call. Returns False if the text is no call."""
-    words: list[str] = []
-    found = yield from text_until(reading, words.append, ('">',))
-    name = "".join(words).strip()
-    if not found or not name:
-        return False
-    reading.call(name)
-    yield from _PARAMETERS.read(reading, name, (_CALL_END,))
-    return True
-
+_one = functools.partial(_PARAMETERS.call, end=_CALL_END)
 
 MINIMAX = Format(
     "minimax",

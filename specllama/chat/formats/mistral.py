@@ -7,27 +7,17 @@ and each call has its own mark.
 from __future__ import annotations
 
 from .format import Format, Written
-from .json_calls import begun_object, call_object, json_value
-from .reading import Parsing, Reading, closing, spaces, text_until
+from .json_calls import begun_object, json_value, one_object
+from .reading import Parsing, Reading, closing, listed, spaces, text_until
 
 _CALLS, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
 
 def _called(reading: Reading, mark: str) -> Parsing[None]:
     at = reading.at
-    if (yield from closing(reading, "[")):
-        text = yield from call_object(reading)
-        if text is not None:
-            reading.content(mark + reading.since(at))
-            return
-        while (yield from closing(reading, ",")):
-            at = reading.at
-            if (yield from call_object(reading)) is not None:
-                reading.content(reading.since(at))
-                return
-        yield from closing(reading, "]")
-        return
-    yield from _named(reading, mark)
+    is_list = yield from closing(reading, "[")
+    reading.back_to(at)
+    yield from (listed(reading, mark, "", one_object) if is_list else _named(reading, mark))
 
 
 def _named(reading: Reading, mark: str) -> Parsing[None]:

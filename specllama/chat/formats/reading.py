@@ -226,6 +226,29 @@ def section(
     yield from closing(reading, end)
 
 
+def listed(reading: Reading, mark: str, end: str, call: Callable[[Reading], Parsing[bool]]) -> Parsing[None]:
+    """Read calls as a list in brackets, after the mark that begins the list.
+
+    Args:
+        reading: the state.
+        mark: the mark that was read. It becomes content if no call follows.
+        end: the mark that ends the list; empty if there is none.
+        call: reads one call, and returns whether it is a call. If not, the text read becomes content.
+    """
+    at = reading.at
+    if not (yield from closing(reading, "[")) or not (yield from call(reading)):
+        reading.content(mark + reading.since(at))
+        return
+    reading.end_calls()  # if there may be only one call, nothing need follow it
+    while (yield from closing(reading, ",")):
+        at = reading.at
+        if not (yield from call(reading)):
+            reading.content(reading.since(at))
+            return
+    yield from closing(reading, "]")
+    yield from closing(reading, end)
+
+
 class Reader:
     """Reads an answer that arrives in pieces.
 

@@ -10,12 +10,15 @@ THOUGHTS: tuple[tuple[Pieces, Pieces], ...] = (
     (("[THINK]",), ("[/THINK]",)),
     (("<|channel>", "thought"), ("<channel|>",)),  # Gemma 4
     (("<seed:think>",), ("</seed:think>",)),
+    (("<|START_THINKING|>",), ("<|END_THINKING|>",)),
 )
 
 
 def thoughts_in(template: str) -> tuple[Pieces, Pieces] | None:
     """The marks of thoughts that a chat template has; None if it has none of `THOUGHTS`."""
-    return next((each for each in THOUGHTS if all(piece in template for piece in (*each[0], *each[1]))), None)
+    found = next((each for each in THOUGHTS if all(piece in template for piece in (*each[0], *each[1]))), None)
+    # Some templates, as LFM2.5's, only remove thoughts from earlier answers, and for that have their end alone.
+    return THOUGHTS[0] if found is None and THOUGHTS[0][1][0] in template else found
 
 
 def is_open(prompt: str, thoughts: tuple[Pieces, Pieces]) -> bool:
@@ -25,7 +28,8 @@ def is_open(prompt: str, thoughts: tuple[Pieces, Pieces]) -> bool:
 
 def is_closed(prompt: str, thoughts: tuple[Pieces, Pieces]) -> bool:
     """Whether a prompt ends with the mark that ends a thought. Then the model is not to think."""
-    return prompt.rstrip().endswith("".join(thoughts[1]))
+    # Where another message follows a thought, as in gpt-oss's form, a prompt may end like this without any thought.
+    return len(thoughts[1]) == 1 and prompt.rstrip().endswith(thoughts[1][0])
 
 
 class Thinking:
@@ -62,7 +66,8 @@ def read_thought(reading: Reading, thoughts: tuple[Pieces, Pieces], is_begun: bo
     """Read a thought if the answer begins with one, or if the prompt has begun one."""
     at = reading.at
     yield from spaces(reading)
-    found = yield from literally(reading, "".join(thoughts[0]))  # a model may repeat the mark that ends the prompt
+    # A model may repeat the mark that ends the prompt.
+    found = yield from literally(reading, "".join(thoughts[0]).lstrip())
     if not found and not is_begun:
         reading.back_to(at)
         return
