@@ -165,7 +165,7 @@ Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, s
       n_ctx_(n_ctx > 0 ? std::min(n_ctx, num_cells_) : num_cells_),
       n_vocab_(static_cast<std::size_t>(api_->llama_vocab_n_tokens(vocab_))),
       n_swa_(static_cast<std::size_t>(std::max(0, api_->llama_model_n_swa(api_->llama_get_model(context))))),
-      n_batch_(largest_batch()),
+      n_batch_(api_->llama_n_batch(context)),
       num_snapshots_(snapshots_of_context()),
       hidden_(std::move(hidden)),
       embeds_(embeds),
@@ -196,11 +196,13 @@ void Decoder::require_open() const {
     }
 }
 
-// With a sliding window, a batch is no more than llama.cpp computes at once. If it has several parts, llama.cpp removes
-// cells for the last part before it computes the first one, which may still need them.
-std::size_t Decoder::largest_batch() const {
-    const std::size_t n_batch = api_->llama_n_batch(context_);
-    return n_swa_ > 0 ? std::min<std::size_t>(n_batch, api_->llama_n_ubatch(context_)) : n_batch;
+// With a sliding window, a batch of several texts is no more than llama.cpp computes at once. If it has several parts,
+// llama.cpp removes cells for the last part before it computes the first one, which may still need them.
+void Decoder::set_shared(bool is_shared) {
+    is_shared_ = is_shared;
+    if (is_shared && n_swa_ > 0) {
+        n_batch_ = std::min<std::size_t>(n_batch_, api_->llama_n_ubatch(context_));
+    }
 }
 
 // No snapshots are used with a sliding window: the window may have moved on when a snapshot is needed. A copy of the

@@ -316,9 +316,8 @@ def test_a_seed_of_the_llama_gives_each_request_its_own(make_llama: MakeLlama) -
     assert len(set(texts[0])) > 1
 
 
-@pytest.mark.parametrize("name", ["recurrent", "hybrid", "sliding"])
-def test_a_memory_that_cannot_be_shared(make_llama: MakeLlama, tiny_files: TinyFiles, name: str) -> None:
-    llm = make_llama(getattr(tiny_files, name), draft=getattr(tiny_files, f"{name}_draft"))
+def test_a_memory_that_cannot_be_shared(make_llama: MakeLlama, tiny_files: TinyFiles, early_release: None) -> None:
+    llm = make_llama(tiny_files.recurrent)
     with pytest.warns(UserWarning, match="one request after the other instead of 4 at once"):
         app = server.create_app(llm, name="tiny", max_parallel=4)
     assert app.state.worker.max_running == 1
