@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from .format import Format, Written
-from .reading import Parsing, Reading, literally, text_until
+from .reading import Parsing, Reading, addressed, nothing, text_until
 
 _START, _CHANNEL, _CONSTRAIN, _MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
@@ -39,24 +40,12 @@ def _message(reading: Reading, mark: str) -> Parsing[None]:
         reading.back_to(reading.at - len(found))
 
 
-def _nothing(reading: Reading, mark: str) -> Parsing[None]:
-    yield from ()
-
-
-def _at_start(reading: Reading) -> Parsing[None]:
-    at = reading.at
-    is_call = yield from literally(reading, " to=")
-    reading.back_to(at)
-    if is_call:
-        yield from _message(reading, "")
-
-
 HARMONY = Format(
     "harmony",
     lambda template: _CHANNEL in template and _MESSAGE in template,
-    {_CHANNEL: _message, _START: _message, **dict.fromkeys(_ENDS, _nothing)},
+    {_CHANNEL: _message, _START: _message, **dict.fromkeys(_ENDS, nothing)},
     marks=(_CONSTRAIN, _MESSAGE),
-    at_start=_at_start,
+    at_start=functools.partial(addressed, message=_message),
     written=Written(
         lambda name: (_CHANNEL, f"{_TO_TOOL}{name} ", _CONSTRAIN, "json", _MESSAGE),
         between=None,

@@ -6,7 +6,7 @@ import functools
 
 from .format import Format, Written
 from .keyed import Keyed
-from .reading import Parsing, Reading, literally, section, text_until
+from .reading import Parsing, Reading, addressed, nothing, section, text_until
 
 _START, _MESSAGE, _NEXT, _END = "<|start|>", "<|message|>", "<|eom|>", "<|eot|>"
 _SELF, _USER = " to=self", " to=user"
@@ -29,28 +29,16 @@ def _message(reading: Reading, mark: str) -> Parsing[None]:
         reading.end_thought()
 
 
-def _nothing(reading: Reading, mark: str) -> Parsing[None]:
-    yield from ()
-
-
-def _at_start(reading: Reading) -> Parsing[None]:
-    at = reading.at
-    is_head = yield from literally(reading, " to=")
-    reading.back_to(at)
-    if is_head:
-        yield from _message(reading, "")
-
-
 MUSE = Format(
     "muse",
     lambda template: _CALLS in template,
     {
         _START: _message,
         _CALLS: functools.partial(section, begin=_CALL, end=_CALLS_END, call=_one),
-        **dict.fromkeys((_MESSAGE, _NEXT, _END), _nothing),
+        **dict.fromkeys((_MESSAGE, _NEXT, _END), nothing),
     },
     marks=(_CALLS_END,),
-    at_start=_at_start,
+    at_start=functools.partial(addressed, message=_message),
     written=Written(
         before=lambda name: (f" to={name}", _MESSAGE, _CALLS, f'\n{_CALL}{name}">\n'),
         after=(f"{_CALL_END}\n", _CALLS_END),

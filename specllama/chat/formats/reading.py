@@ -282,3 +282,17 @@ class Reader:
             self._has_ended = True
         self._reading.end()
         return self._reading.take()
+
+
+def nothing(reading: Reading, mark: str) -> Parsing[None]:
+    """Read nothing behind a mark."""
+    yield from ()
+
+
+def addressed(reading: Reading, *, message: Callable[[Reading, str], Parsing[None]]) -> Parsing[None]:
+    """Read a message at the beginning of an answer, if it says to whom it is: the prompt has its first mark."""
+    at = reading.at
+    is_message = yield from literally(reading, " to=")
+    reading.back_to(at)
+    if is_message:
+        yield from message(reading, "")
