@@ -424,11 +424,56 @@ def gains(data: Path) -> str:
     return _gains(_costs(data))
 
 
-def mixtures(data: Path) -> str:
-    """Time of llama.cpp's kernels over ours, for mixtures of experts."""
-    names = {f"costs-mixture-{name.lower()}": f"Qwen3-30B-A3B's shapes, {name}" for name in ("Q4_K", "MXFP4")}
-    names["costs-gpt-oss-mxfp4"] = "gpt-oss-20b's shapes, MXFP4"
-    return _gains({names[key]: found for key, found in present(data, names).items()})
+SHAPES = {
+    "qwen3-4b-q4_k": "Qwen3-4B (dense)",
+    "gemma-3-4b-q4_k": "Gemma 3 4B (windows)",
+    "qwen3.5-4b-q4_k": "Qwen3.5-4B (delta nets)",
+    "lfm2-2.6b-q4_k": "LFM2-2.6B (short convolutions)",
+    "granite-4.0-h-micro-q4_k": "Granite 4.0 H Micro (Mamba-2)",
+    "qwen3-30b-a3b-q4_k": "Qwen3-30B-A3B (experts)",
+    "qwen3-30b-a3b-mxfp4": "Qwen3-30B-A3B, MXFP4",
+    "qwen3.5-35b-a3b-q4_k": "Qwen3.5-35B-A3B (delta nets, experts)",
+    "gpt-oss-20b-mxfp4": "gpt-oss-20b, MXFP4 (windows, experts)",
+}  # the models with random weights of scripts/random_model.py
+
+
+def _of_shapes(data: Path, what: str) -> dict[str, Json]:
+    names = {f"{what}-{name}": title for name, title in SHAPES.items()}
+    return {names[key]: found for key, found in present(data, names).items()}
+
+
+def shapes(data: Path) -> str:
+    """Time of llama.cpp's kernels over ours, for models with random weights in the shapes of real ones."""
+    return _gains(_of_shapes(data, "costs"))
+
+
+def rounds(data: Path) -> str:
+    """What a draft that is right as often as given gains, and which part of what its batches allow that is."""
+    rows = []
+    for title, found in _of_shapes(data, "rounds").items():
+        plain = _median([run["seconds"] for run in found["rounds"]["0"]])
+        cells = [title, f"{_median(found['costs']['1']) * 1e3:.0f} ms"]
+        for runs in list(found["rounds"].values())[1:]:
+            gain = plain / _median([run["seconds"] for run in runs])
+            cells += [f"{gain:.2f}", f"{_median([run['allowed'] / run['seconds'] for run in runs]):.2f}"]
+        rows.append(cells)
+    titles = [title for size in list(found["rounds"])[1:] for title in (f"{size} drafted", "of what is allowed")]
+    return table(["shapes of", "T(1)", *titles], rows)
+
+
+def texts_of_shapes(data: Path) -> str:
+    """What several texts at once gain with models of random weights, against a dense one."""
+    rows, dense = [], 0.0
+    for title, found in _of_shapes(data, "texts").items():
+        one, *others = (run["tokens"] / run["seconds"] for run in found["runs"])
+        gain = others[-1] / one
+        dense = dense or gain
+        equal = f"{found['runs'][-1]['equal']} of {found['texts']}"
+        rows.append([title, f"{one:.1f}", f"{others[-1]:.1f}", f"{gain:.2f}", f"{gain / dense:.2f}", equal])
+    count = found["runs"][-1]["max_parallel"]
+    return table(
+        ["shapes of", "one by one, t/s", f"{count} at once", "ratio", "of the dense one's", "equal texts"], rows
+    )
 
 
 def _gains(costs: Mapping[str, Json]) -> str:
@@ -748,7 +793,8 @@ TABLES = {
     for function in (
         whole_headline, whole_calls, whole_categories, limits, instruction_sets, tools, speedups, methods,
         methods_at_7b, sources, recipes, sibling_losses, kinds_of_drafts, details, categories, batches, behind_2000,
-        long_contexts, gains, mixtures, ceilings, accuracy, perplexity, loading, splits, many_texts, text_memory,
+        long_contexts, gains, shapes, rounds, texts_of_shapes, ceilings, accuracy, perplexity, loading, splits,
+        many_texts, text_memory,
         llama_server, agent_prompts, agent_prompts_sent, after_restart, keeping_cost, overhead, earlier_texts,
         lookup_cost, json_schemas, ik_llama_cpp, ik_llama_cpp_prompts, compatibility, states, machines,
     )

@@ -1,9 +1,9 @@
 """Prints tokens per second of many texts at once, against one text after the other.
 
-Run it where specllama is installed, on a quiet machine: ``python scripts/many_texts.py TARGET DRAFT``. The same
+Run it where specllama is installed, on a quiet machine: ``python scripts/many_texts.py TARGET [DRAFT]``. The same
 prompts, the shortest that come with specllama or the first of a file, are answered greedily in every mode, one mode
-after the other: one by one, then several at once, each without drafts and with ``"auto"``. The prompts' own time is
-part of it.
+after the other: one by one, then several at once, each without drafts and, if there is a draft, with ``"auto"``. The
+prompts' own time is part of it.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ def close(llm: specllama.Llama, given: argparse.Namespace, runs: list[dict[str, 
 def main() -> None:
     """Print tokens per second of each mode."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_pair(parser)
+    add_pair(parser, needs_draft=False)
     add_texts(parser, [1, 2, 4, 8, 16])
     given = parser.parse_args()
     llm = opened(given, n_ctx=N_CTX)
     prompts = chosen(llm, given)
     runs: list[dict[str, Any]] = []
     plain: list[str] = []
-    for max_parallel, drafted in [(n, d) for n in given.parallel for d in (0, "auto")]:
+    for max_parallel, drafted in [(n, d) for n in given.parallel for d in ((0, "auto") if given.draft else (0,))]:
         found = run(llm, prompts, max_parallel, max_tokens=given.max_tokens, temperature=0.0, num_draft_tokens=drafted)
         texts = found.pop("texts")
         plain = plain or texts

@@ -6,7 +6,8 @@
 #   costs-TYPE              T(n) and prompts, llama.cpp's kernels and ours by turns; TYPE is q4_k_m or q8_0
 #   costs-SET-TYPE          T(n) with one instruction set of the kernels: SET is avx-512-vnni, avx-vnni or avx2.
 #                           Only by name: a processor may lack it
-#   costs-mixture-TYPE      T(n) of a mixture with random weights (scripts/mixture.py); TYPE is q4_k or mxfp4
+#   shapes-SHAPES-TYPE      T(n), whole rounds and several texts of a model with random weights in the SHAPES of a real one
+#                           (scripts/random_model.py says which), makes three files; TYPE is q4_k or mxfp4
 #   costs-2000-TYPE, costs-2000-flash-TYPE  T(n) behind 2,000 tokens, without flash attention and with it
 #   long-contexts-TYPE      T(1), T(8) and prompts behind 128 to 16,000 tokens; only by name
 #   kinds-TYPE-WAY          specllama bench, eight kinds of text; WAY is ours or theirs, whose kernels run (f16: theirs only)
@@ -59,9 +60,10 @@ parts() {
     for way in lookup lookahead model staged; do
         for kind in humaneval spec-bench; do echo "method-$way-$kind-q4_k_m"; done
     done
-    echo costs-mixture-q4_k
-    echo costs-mixture-mxfp4
-    echo costs-gpt-oss-mxfp4
+    for kind in qwen3-4b gemma-3-4b qwen3.5-4b lfm2-2.6b granite-4.0-h-micro qwen3-30b-a3b qwen3.5-35b-a3b; do
+        echo "shapes-$kind-q4_k"
+    done
+    echo shapes-gpt-oss-20b-mxfp4
     echo costs-2000-q4_k_m
     echo costs-2000-flash-q4_k_m
     for kind in kinds humaneval spec-bench; do echo "$kind-f16-theirs"; done
@@ -151,13 +153,14 @@ measure() {
             python "$scripts/batch_costs.py" "$(model "$part")" --behind 2000 --no-flash-attn --repeats 5 --record "$part"
             ;;
         long-contexts-*) python "$scripts/long_contexts.py" "$(model "$part")" --record "$part" ;;
-        costs-mixture-* | costs-gpt-oss-*)
-            mixture=$(mktemp -d)/mixture.gguf
-            kind=${part##*-}
-            case $part in *gpt-oss*) shapes=gpt-oss-20b ;; *) shapes=qwen3-30b-a3b ;; esac
-            python "$scripts/mixture.py" "$mixture" --tokenizer "$(specllama pull "$target")" --type "${kind^^}" --shapes "$shapes"
-            python "$scripts/batch_costs.py" "$mixture" --record "$part"
-            rm -r "$(dirname "$mixture")"
+        shapes-*)
+            model=$(mktemp -d)/${part#shapes-}.gguf
+            type=${part##*-} kind=${part#shapes-}
+            python "$scripts/random_model.py" "$model" "${kind%-*}" --type "${type^^}" --tokenizer "$(specllama pull "$target")"
+            python "$scripts/batch_costs.py" "$model" --repeats 5 --record "costs-$kind"
+            python "$scripts/rounds.py" "$model" --repeats 3 --record "rounds-$kind"
+            python "$scripts/many_texts.py" "$model" --parallel 1 8 --record "texts-$kind"
+            rm -r "$(dirname "$model")"
             ;;
         costs-avx*)
             case $part in

@@ -9,10 +9,10 @@ import specllama
 from specllama.backend.cpu import default_threads
 
 
-def add_pair(parser: argparse.ArgumentParser) -> None:
+def add_pair(parser: argparse.ArgumentParser, *, needs_draft: bool = True) -> None:
     """Adds the models, ``--flash-attn`` and ``-t``."""
     parser.add_argument("target")
-    parser.add_argument("draft")
+    parser.add_argument("draft", nargs=None if needs_draft else "?")
     parser.add_argument("--flash-attn", action=argparse.BooleanOptionalAction, help="as a Llama has it by itself")
     parser.add_argument("-t", "--threads", type=int, default=default_threads())
 
