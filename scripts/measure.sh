@@ -6,8 +6,8 @@
 #   costs-TYPE              T(n) and prompts, llama.cpp's kernels and ours by turns; TYPE is q4_k_m or q8_0
 #   costs-SET-TYPE          T(n) with one instruction set of the kernels: SET is avx-512-vnni, avx-vnni or avx2.
 #                           Only by name: a processor may lack it
-#   shapes-SHAPES-TYPE      T(n), whole rounds and several texts of a model with random weights in the SHAPES of a real one
-#                           (scripts/random_model.py says which), makes three files; TYPE is q4_k or mxfp4
+#   costs-SHAPES-TYPE, rounds-SHAPES-TYPE, texts-SHAPES-TYPE  T(n), whole rounds and several texts of a model with random
+#                           weights in the SHAPES of a real one (scripts/random_model.py says which); TYPE is q4_k or mxfp4
 #   costs-2000-TYPE, costs-2000-flash-TYPE  T(n) behind 2,000 tokens, without flash attention and with it
 #   long-contexts-TYPE      T(1), T(8) and prompts behind 128 to 16,000 tokens; only by name
 #   kinds-TYPE-WAY          specllama bench, eight kinds of text; WAY is ours or theirs, whose kernels run (f16: theirs only)
@@ -60,10 +60,10 @@ parts() {
     for way in lookup lookahead model staged; do
         for kind in humaneval spec-bench; do echo "method-$way-$kind-q4_k_m"; done
     done
-    for kind in qwen3-4b gemma-3-4b qwen3.5-4b lfm2-2.6b granite-4.0-h-micro qwen3-30b-a3b qwen3.5-35b-a3b; do
-        echo "shapes-$kind-q4_k"
+    for kind in qwen3-4b-q4_k gemma-3-4b-q4_k qwen3.5-4b-q4_k lfm2-2.6b-q4_k granite-4.0-h-micro-q4_k qwen3-30b-a3b-q4_k \
+        qwen3-30b-a3b-mxfp4 qwen3.5-35b-a3b-q4_k gpt-oss-20b-mxfp4; do
+        for way in costs rounds texts; do echo "$way-$kind"; done
     done
-    echo shapes-gpt-oss-20b-mxfp4
     echo costs-2000-q4_k_m
     echo costs-2000-flash-q4_k_m
     for kind in kinds humaneval spec-bench; do echo "$kind-f16-theirs"; done
@@ -153,13 +153,15 @@ measure() {
             python "$scripts/batch_costs.py" "$(model "$part")" --behind 2000 --no-flash-attn --repeats 5 --record "$part"
             ;;
         long-contexts-*) python "$scripts/long_contexts.py" "$(model "$part")" --record "$part" ;;
-        shapes-*)
-            model=$(mktemp -d)/${part#shapes-}.gguf
-            type=${part##*-} kind=${part#shapes-}
+        *-q4_k | *-mxfp4)
+            what=${part%%-*} type=${part##*-} kind=${part#*-}
+            model=$(mktemp -d)/$kind.gguf
             python "$scripts/random_model.py" "$model" "${kind%-*}" --type "${type^^}" --tokenizer "$(specllama pull "$target")"
-            python "$scripts/batch_costs.py" "$model" --repeats 5 --record "costs-$kind"
-            python "$scripts/rounds.py" "$model" --repeats 3 --record "rounds-$kind"
-            python "$scripts/many_texts.py" "$model" --parallel 1 8 --record "texts-$kind"
+            case $what in
+                costs) python "$scripts/batch_costs.py" "$model" --repeats 5 --record "$part" ;;
+                rounds) python "$scripts/rounds.py" "$model" --repeats 3 --record "$part" ;;
+                texts) python "$scripts/many_texts.py" "$model" --parallel 1 8 --record "$part" ;;
+            esac
             rm -r "$(dirname "$model")"
             ;;
         costs-avx*)
