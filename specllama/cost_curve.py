@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
@@ -17,7 +16,9 @@ from .engine.costs import thinned
 from .engine.direct import emptied
 from .engine.model import Model
 from .engine.options import checked_index
+from .engine.tokens_of_text import tokens_of
 from .llama import Llama
+from .prompts import builtin_prompts
 
 _SEED = 1  # fixed, so that two measurements decode the same tokens in the same order
 
@@ -165,11 +166,12 @@ def _checked_sizes(model: Model, name: str, sizes: Iterable[int], repeats: int, 
 
 
 def _filling(model: Model, count: int) -> npt.NDArray[np.int32]:
-    """Random tokens [count] without control tokens and padding. They are the same in every measurement."""
-    vocabulary: Any = model.vocab
-    of_text = llama_cpp.LLAMA_TOKEN_ATTR_NORMAL | llama_cpp.LLAMA_TOKEN_ATTR_BYTE
-    ids = [i for i in range(model.n_vocab) if llama_cpp.llama_vocab_get_attr(vocabulary, i) & of_text]
-    return np.array(random.Random(_SEED).choices(ids, k=count), dtype=np.int32)
+    """The tokens [count] of prompts that come with specllama, from the first again after the last.
+
+    They are a text, because a mixture of experts reads more experts for a batch of random tokens than for a text's.
+    """
+    tokens = tokens_of(model, "\n".join(prompt.text for prompt in builtin_prompts()).encode(), False, False)
+    return np.resize(np.array(tokens, dtype=np.int32), count)
 
 
 def _listed(sizes: Sequence[int]) -> str:
