@@ -140,7 +140,7 @@ std::size_t Scheduler::num_tokens(const std::vector<Want *> & group) {
     for (const Want * want : group) {
         count += want->addition.count;
     }
-    return !group.empty() && decoder_of(group).wants_equal_lengths() ? group.size() * longest(group) : count;
+    return decoder_of(group).wants_equal_lengths() ? group.size() * longest(group) : count;
 }
 
 std::size_t Scheduler::longest(const std::vector<Want *> & group) {
@@ -151,21 +151,21 @@ std::size_t Scheduler::longest(const std::vector<Want *> & group) {
     return most;
 }
 
-// Whether a want can be decoded with the others. Where the parts must have equal lengths, short ones are padded.
-bool Scheduler::fits(const std::vector<Want *> & group, Want * want) {
-    if (group.empty()) {
+// Whether wants can be decoded together. Where the parts must have equal lengths, short ones are padded. One want alone
+// always can.
+bool Scheduler::is_one_batch(const std::vector<Want *> & group) {
+    if (group.size() == 1) {
         return true;
     }
-    const Decoder & decoder = decoder_of(group);
-    std::vector<Want *> with = group;
-    with.push_back(want);
     // After a failure in a batch, each want is decoded alone, which shows which of them fail.
-    if (want->is_alone || group[0]->is_alone || num_tokens(with) > decoder.n_batch()) {
+    const auto is_alone = [](const Want * want) { return want->is_alone; };
+    const Decoder & decoder = decoder_of(group);
+    if (std::any_of(group.begin(), group.end(), is_alone) || num_tokens(group) > decoder.n_batch()) {
         return false;
     }
-    const std::size_t count = group[0]->addition.count;
-    return !decoder.wants_equal_lengths() || want->addition.count == count ||
-           longest(with) <= decoder.num_snapshots() + 1;
+    const auto is_as_long = [&group](const Want * want) { return want->addition.count == group[0]->addition.count; };
+    return !decoder.wants_equal_lengths() || std::all_of(group.begin(), group.end(), is_as_long) ||
+           longest(group) <= decoder.num_snapshots() + 1;
 }
 
 // Whether the next batch can be decoded: no text is at work, and no text is away that is worth waiting for.
@@ -263,8 +263,9 @@ std::vector<Scheduler::Want *> Scheduler::next_group() {
                           [](const Want * want) { return !is_prompt(want->addition); });
     std::vector<Want *> group;
     for (Want * want : waiting) {
-        if (fits(group, want)) {
-            group.push_back(want);
+        group.push_back(want);
+        if (!is_one_batch(group)) {
+            group.pop_back();
         }
     }
     const auto is_taken = [&group](const Want * want) {

@@ -99,7 +99,7 @@ private:
     static Decoder & decoder_of(const std::vector<Want *> & group);
     static std::size_t num_tokens(const std::vector<Want *> & group);
     static std::size_t longest(const std::vector<Want *> & group);
-    static bool fits(const std::vector<Want *> & group, Want * want);
+    static bool is_one_batch(const std::vector<Want *> & group);
     void serve(std::vector<Want *> group);
     bool give_way(std::vector<Want *> & group);
     void finish(const std::vector<Want *> & group);
