@@ -196,15 +196,6 @@ void Decoder::require_open() const {
     }
 }
 
-// With a sliding window, a batch of several texts is no more than llama.cpp computes at once. If it has several parts,
-// llama.cpp removes cells for the last part before it computes the first one, which may still need them.
-void Decoder::set_shared(bool is_shared) {
-    is_shared_ = is_shared;
-    if (is_shared && n_swa_ > 0) {
-        n_batch_ = std::min<std::size_t>(n_batch_, api_->llama_n_ubatch(context_));
-    }
-}
-
 // No snapshots are used with a sliding window: the window may have moved on when a snapshot is needed. A copy of the
 // state holds the window, too, so copies are used instead.
 std::size_t Decoder::snapshots_of_context() const {

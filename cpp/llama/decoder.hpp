@@ -153,7 +153,7 @@ public:
 
     // Whether several texts decode with this decoder together, each in a thread of its own.
     bool is_shared() const { return is_shared_; }
-    void set_shared(bool is_shared);
+    void set_shared(bool is_shared) { is_shared_ = is_shared; }
 
     // Locked while the memory, or a sequence's record of it, is changed, or is read by another thread.
     std::recursive_mutex & memory_mutex() { return memory_mutex_; }

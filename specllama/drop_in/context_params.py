@@ -39,6 +39,7 @@ class ContextParams(BaseLlama):
         with checked_loading(path, overrides=kwargs.get("kv_overrides")) as weights, loading(kernels) as use:
             self._plan = ContextPlan(kwargs, **planned)
             super().__init__(path, **kwargs)
+        self.n_batch = min(self.n_batch, self.context_params.n_batch)
         if self._hidden is not None:
             self._hidden.begin(self._ctx.ctx)
         lent(self, name, use, self._hidden, self._taps, weights)

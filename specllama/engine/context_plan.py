@@ -19,7 +19,7 @@ _MOST_OF_ALL = 16  # of all texts
 
 @dataclasses.dataclass
 class ContextPlan:
-    """Snapshots of a recurrent state, branches of a text, and flash attention.
+    """Snapshots of a recurrent state, branches of a text, flash attention, and the batches of models with windows.
 
     Make a plan when the weights are about to be loaded. A ``flash_attn`` that the user has set stays as it is. Without
     one, flash attention is on where our kernels compute it: with a float16 cache, and not for embeddings, for which
@@ -57,6 +57,10 @@ class ContextPlan:
             _have_sequences(params, count)
         if params.embeddings:
             _divide_among_sequences(params)
+        if weights is not None and llama_cpp.llama_model_n_swa(weights) > 0:
+            # llama.cpp looks for cells for all parts of a batch before it computes the first one. For the last part it
+            # removes cells that have left the window by then, and that the first one still needs.
+            params.n_batch = min(params.n_batch, params.n_ubatch)
         if weights is not None and self._decides_attention:
             self._decides_attention = False
             if values_of_block(self.opened_with.get("type_v")) > 1 or self._kernels_attend(params, weights):

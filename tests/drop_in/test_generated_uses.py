@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")]
 
-CASES = int(os.environ.get("SPECLLAMA_CASES", "60"))  # more on demand: 2,000 are 10,000 of the last test
+CASES = int(os.environ.get("SPECLLAMA_CASES", "60"))  # more on demand: 2,000 are 10,000 of each of the last two
 generated = hypothesis.settings(max_examples=CASES, deadline=None, database=None)
 
 ODD = st.sampled_from([None, True, False, 1.5, float("nan"), "8", "", [], [1], {}, {"a": 1}])
@@ -68,34 +68,44 @@ ANY_ACTIONS = st.lists(ACTIONS, max_size=4)
 
 PROMPT = st.integers(0, len(differential.PROMPTS) - 1)
 LENGTH = st.integers(1, 20)
+WAY = st.sampled_from(sorted(differential.WAYS))
 SENT = st.lists(st.integers(259, 300), min_size=1, max_size=5)
 MOMENTS = st.sampled_from(["poll", "begin", "end"])
 MEDDLING = st.sampled_from(["forget", "generate", "score", "completion", "reset"])
+PROMPTS = st.lists(PROMPT, min_size=1, max_size=6)
 DIFFERENTIAL = st.one_of(
-    st.tuples(st.just("text"), PROMPT, LENGTH),
-    st.tuples(st.just("texts"), st.lists(PROMPT, min_size=1, max_size=6), LENGTH),
+    st.tuples(st.just("text"), PROMPT, LENGTH, WAY),
+    st.tuples(st.just("turns"), PROMPT, LENGTH, st.integers(0, 20)),
+    st.tuples(st.just("texts"), st.lists(st.tuples(PROMPT, WAY), min_size=2, max_size=6), LENGTH),
+    st.tuples(st.just("chats"), PROMPTS, st.integers(1, 40)),
+    st.tuples(st.just("cancel"), PROMPTS, LENGTH, st.integers(0, 3)),
+    st.tuples(st.just("interrupt"), PROMPTS, LENGTH, st.integers(1, 700)),
     st.tuples(st.just("stream"), PROMPT, LENGTH, st.booleans()),
     st.tuples(st.just("send"), PROMPT, LENGTH, SENT),
     st.tuples(st.just("append"), PROMPT, LENGTH, SENT),
     st.tuples(st.just("score"), PROMPT),
     st.tuples(st.just("meddle"), PROMPT, LENGTH, MOMENTS, MEDDLING),
     st.tuples(st.just("embed"), st.lists(PROMPT, min_size=1, max_size=3)),
-    st.tuples(st.just("state"), PROMPT),
     st.tuples(st.just("exchange"), st.sampled_from(["none", "lookup", "same"])),
-    st.sampled_from([("forget",), ("reset",)]),
+    st.sampled_from([("forget",), ("reset",), ("save",), ("load",), ("reopen",)]),
 )
 EMBEDDING = st.one_of(
     st.just({}),
     st.fixed_dictionaries({"embedding": st.just(True)}, optional={"pooling_type": st.sampled_from([0, 1, 2, 3])}),
 )
 SIZES_OF_BATCHES = st.fixed_dictionaries(
-    {}, optional={"n_batch": st.sampled_from([8, 32, 64]), "n_ubatch": st.sampled_from([8, 32])}
+    {},
+    optional={
+        "n_batch": st.sampled_from([8, 32, 64, 512]),
+        "n_ubatch": st.sampled_from([8, 32]),
+        "swa_full": st.booleans(),
+    },
 )
 OF_DRAFTING = st.fixed_dictionaries(
     {"num_draft_tokens": st.one_of(st.integers(0, 7), st.just("auto"))},
     optional={
         "max_parallel": st.integers(1, 5),
-        "cache_tokens": st.sampled_from([512, 1024]),
+        "cache_tokens": st.sampled_from([512, 700]),
         "cache_ram": st.sampled_from([1, 64]),
     },
 )
@@ -109,15 +119,20 @@ KINDS = sorted(
     for name in differential.KINDS
     if hasattr(llama_cpp.llama_context_default_params(), "ctx_other") or not name.startswith(("head", "mtp"))
 )
-USE = st.fixed_dictionaries(
-    {
-        "kind": st.sampled_from(KINDS),
-        "options": OF_DRAFTING,
-        "both": st.builds(lambda one, other: {**one, **other}, EMBEDDING, SIZES_OF_BATCHES),
-        "sampling": SAMPLING,
-        "actions": st.lists(DIFFERENTIAL, min_size=1, max_size=4),
-    }
-)
+OTHER_MEMORIES = sorted(set(KINDS) & set(differential.OTHER_MEMORIES))
+
+
+def uses_of(kinds: list[str]) -> st.SearchStrategy[dict[str, Any]]:
+    """Of a Llama of one of these kinds."""
+    return st.fixed_dictionaries(
+        {
+            "kind": st.sampled_from(kinds),
+            "options": OF_DRAFTING,
+            "both": st.builds(lambda one, other: {**one, **other}, EMBEDDING, SIZES_OF_BATCHES),
+            "sampling": SAMPLING,
+            "actions": st.lists(DIFFERENTIAL, min_size=1, max_size=4),
+        }
+    )
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +198,14 @@ _TEXTS: dict[str, str] = {}
 
 
 @hypothesis.settings(generated, max_examples=5 * CASES)
-@hypothesis.given(USE)
+@hypothesis.given(uses_of(sorted(set(KINDS) - set(OTHER_MEMORIES))))
 def test_texts_are_those_of_a_fresh_object_without_a_draft(compared: uses.Uses, case: dict[str, Any]) -> None:
     """Whatever drafts, and whatever was done before."""
+    assert compared.outcome("differ", case) == "ok"
+
+
+@hypothesis.settings(generated, max_examples=5 * CASES)
+@hypothesis.given(uses_of(OTHER_MEMORIES))
+def test_so_are_those_of_other_memories(compared: uses.Uses, case: dict[str, Any]) -> None:
+    """Windows, recurrent states, hybrids and mixtures, as targets and as drafts."""
     assert compared.outcome("differ", case) == "ok"

@@ -159,7 +159,9 @@ ACTIONS: Sequence[str] = (
 def drawn(chance: random.Random, kinds: Sequence[str]) -> dict[str, Any]:
     """A case."""
     sampling = chance.choice([{"temperature": 0.0}, {"temperature": 0.9}, {"temperature": 0.9, "top_k": 5}])
-    both: dict[str, Any] = chance.choice([{}, {}, {"swa_full": False}, {"n_batch": 32}])
+    both: dict[str, Any] = chance.choice(
+        [{}, {}, {"swa_full": False}, {"n_batch": 32}, {"swa_full": False, "n_ubatch": 16}]
+    )
     return {
         "kind": chance.choice(kinds),
         "seed": chance.randrange(1 << 30),

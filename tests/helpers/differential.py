@@ -5,17 +5,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import llama_cpp
 import numpy as np
 import tiny_models as tiny
 from block_heads import fitted_block_head, weights_of, write_block_head
 from exact import EXACT_CACHE
 from heads import fitted_head
+from interrupts import Interruption
+from state_heads import fitted_medusa, write_state_head
 
 import specllama
 from specllama.engine import Listener
@@ -25,7 +29,41 @@ _ERRORS = ("BusyError", "EmbeddingsError", "RuntimeError", "StopIteration", "Val
 """Those that an action may end with, if it does without a draft, too."""
 _WORDS = (1, 270, 280, 290, 265, 300, 310)
 LONG = "the cat sat on the dog and " * 4
-PROMPTS = ("the cat", "a dog", "the cat sat on the dog and", LONG, LONG + "a dog")
+LONGER = LONG * 10
+PROMPTS = (
+    *("the cat", "a dog", "the cat sat on the dog and", LONG, LONG + "a dog"),
+    *(LONGER, LONGER[:-5] + "a fox", LONGER[:400] + "no fox" + LONGER[400:], LONGER[:250]),
+)
+_N_CTX = 512
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}}, "required": ["b"]}
+
+
+def _raising(calls: int) -> llama_cpp.LogitsProcessorList:
+    """A processor that raises when it is called for the n-th time."""
+    left = iter(range(calls - 1))
+
+    def process(input_ids: Any, logits: Any) -> Any:
+        if next(left, None) is None:
+            raise ValueError("this text ends here")
+        return logits
+
+    return llama_cpp.LogitsProcessorList([process])
+
+
+def _criterion(input_ids: Any, logits: Any) -> bool:
+    return len(input_ids) % 7 == 0
+
+
+WAYS: dict[str, Callable[[], dict[str, Any]]] = {
+    "plain": lambda: {},
+    "grammar": lambda: {"grammar": llama_cpp.LlamaGrammar.from_string("root ::= [a-z ]{4,30} [.]", verbose=False)},
+    "stop": lambda: {"stop": ["o"]},
+    "bias": lambda: {"logit_bias": {"7": 3.0, "290": 2.0}},
+    "penalty": lambda: {"repeat_penalty": 1.2, "top_k": 20},
+    "criterion": lambda: {"stopping_criteria": llama_cpp.StoppingCriteriaList([_criterion])},
+    "raises": lambda: {"logits_processor": _raising(4)},
+}
+"""Arguments of a completion."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +105,8 @@ def _lent(files: Mapping[str, str]) -> Any:
     return specllama.Llama(files["good"], n_ctx=256, n_threads=1, n_threads_batch=1, verbose=False, **EXACT_CACHE)
 
 
+_MOVES_ON = {"draft_kwargs": {"swa_full": False}}
+_OTHERS = ("sliding", "sliding_draft", "recurrent", "recurrent_good", "hybrid", "mtp_hybrid", "scanning", "sinks")
 KINDS: dict[str, Kind] = {
     "none": Kind(),
     "lookup": Kind(draft="lookup"),
@@ -98,6 +138,24 @@ KINDS: dict[str, Kind] = {
     "recurrent": Kind("recurrent", "recurrent_good"),
     "hybrid": Kind("hybrid", "hybrid_good"),
     "sliding": Kind("sliding", "sliding_draft"),
+    "windows that move on": Kind("sliding", "sliding_good", _MOVES_ON),
+    "scanning hybrid": Kind("scanning", "scanning_good"),
+    "delta net": Kind("mtp_hybrid", "delta_good"),
+    "mixture with sinks": Kind("sinks", "sinks_good", _MOVES_ON),
+    "head of windows": Kind("sliding", "sliding_medusa"),
+    "head of a recurrent one": Kind("recurrent", ["recurrent_medusa", "recurrent_good"]),
+    "head of a hybrid": Kind("hybrid", ["hybrid_medusa", "hybrid_good"]),
+    "head of a mixture": Kind("sinks", "sinks_medusa"),
+    "head of a mixture's layers": Kind("sinks", ["sinks_head", "sinks_good"]),
+    "looks up in windows": Kind("sliding", "lookup"),
+    "looks up in a recurrent one": Kind("recurrent", "lookup"),
+    "looks up in a hybrid": Kind("scanning", "lookup"),
+    "looks up in a mixture": Kind("sinks", "lookup"),
+    "windows for a plain one": Kind("target", "sliding_draft", _MOVES_ON),
+    "recurrent for a plain one": Kind("target", "recurrent_good"),
+    "plain for a hybrid": Kind("hybrid", "good", {"draft_window": 24}),
+    "delta net for windows": Kind("sliding", "delta_good"),
+    "mixture for a recurrent one": Kind("recurrent", "sinks", _MOVES_ON),
     "another tokenizer": Kind("foreign", "good"),
     "looks up for the draft": Kind(draft="good", inner="lookup"),
     "drafts for the draft": Kind(draft="good", inner="bad"),
@@ -106,6 +164,8 @@ KINDS: dict[str, Kind] = {
         draft="lookahead", options={"draft_kwargs": {"window": 2, "n_gram": 3, "guesses": 1}}, is_limited=True
     ),
 }
+OTHER_MEMORIES = tuple(name for name, kind in KINDS.items() if kind.target in _OTHERS or kind.draft in _OTHERS)
+"""Kinds with a window, a recurrent state, both, or a mixture."""
 
 
 def written(folder: Path, files: Mapping[str, Path]) -> dict[str, str]:
@@ -129,7 +189,21 @@ def written(folder: Path, files: Mapping[str, Path]) -> dict[str, str]:
     for name in ("token_embd.weight", "output.weight"):
         del bare[name]
     heads["bare_block"] = write_block_head(folder / "bare_block.gguf", "dflash", words, bare)
-    return {name: str(path) for name, path in {**files, **heads}.items()}
+    others = {
+        "sliding_good": tiny.write_sliding_window(folder / "sliding_good.gguf", words, 1, 0.03),
+        "scanning": tiny.write_scanning_hybrid(folder / "scanning.gguf", words, 1),
+        "scanning_good": tiny.write_scanning_hybrid(folder / "scanning_good.gguf", words, 1, 0.03),
+        "delta_good": tiny.write_mtp_hybrid(folder / "delta_good.gguf", words, 1, 0.03),
+        "sinks": tiny.write_sinks(folder / "sinks.gguf", words, 1),
+        "sinks_good": tiny.write_sinks(folder / "sinks_good.gguf", words, 1, 0.03),
+        "sinks_head": tiny.write_head(
+            folder / "sinks_head.gguf", words, tiny.head_weights(words, 5, n_target=32, n_embd=32)
+        ),
+    }
+    for name in ("sliding", "recurrent", "hybrid", "sinks"):
+        path = folder / f"{name}_medusa.gguf"
+        others[path.stem] = write_state_head(path, "medusa", words, fitted_medusa({**files, **others}[name], words))
+    return {name: str(path) for name, path in {**files, **heads, **others}.items()}
 
 
 class Meddler(Listener):
@@ -172,8 +246,8 @@ def difference(files: Mapping[str, str], case: Mapping[str, Any]) -> str:
     actions = case["actions"]
     if kind.is_limited:
         both = {name: value for name, value in both.items() if name not in ("embedding", "pooling_type")}
-        actions = [action for action in actions if action[0] not in ("texts", "exchange")]
-    common = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **both}
+        actions = [action for action in actions if action[0] not in Use.OF_MANY]
+    common = {"n_ctx": _N_CTX, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **both}
 
     def fresh() -> specllama.Llama:
         return specllama.Llama(files[kind.target], num_draft_tokens=0, **common)
@@ -194,13 +268,13 @@ def difference(files: Mapping[str, str], case: Mapping[str, Any]) -> str:
     llm = _outcome(opened)
     if isinstance(llm, Exception):  # refused; without a draft too?
         return "" if type(_outcome(fresh)) is type(llm) else f"refused: {llm!r}"
-    use = Use(llm, case["sampling"], drafting)
+    use = Use(opened, case["sampling"], drafting, llm)
     for number, (name, *given) in enumerate([*actions, ("plainly", 3, 8)]):
         found = _outcome(lambda: use.do(name, given))  # noqa: B023
         if name in Use.SILENT:
             expected: Any = None
         else:
-            other = Use(fresh(), {**case["sampling"], "verify": "coupled"}, lambda: None)
+            other = Use(fresh, {**case["sampling"], "verify": "coupled"}, lambda: None)
             alike = "plainly" if name == "meddle" else name
             expected = _outcome(lambda: other.do(alike, given))  # noqa: B023
         if not _same(found, expected):
@@ -223,27 +297,88 @@ def _same(found: Any, expected: Any) -> bool:
     return type(found) is type(expected) and bool(found == expected)
 
 
+def _said(response: Any) -> str:
+    choice = response["choices"][0]
+    text = choice["message"]["content"] if "message" in choice else choice["text"]
+    return f"{text} {choice['finish_reason']}"
+
+
 class Use:
     """Does something with a Llama, and says what came of it."""
 
-    SILENT = ("stream", "forget", "reset", "state", "exchange")
+    SILENT = ("stream", "forget", "reset", "save", "load", "reopen", "exchange", "cancel", "interrupt")
     """Those that say nothing, with a draft or without."""
+    OF_MANY = ("texts", "chats", "cancel", "interrupt", "exchange")
+    """Those that a kind that is limited cannot do."""
 
-    def __init__(self, llm: specllama.Llama, sampling: Mapping[str, Any], drafting: Callable[[], Any]) -> None:
-        self._llm, self._sampling, self._drafting = llm, sampling, drafting
+    def __init__(
+        self,
+        opened: Callable[[], specllama.Llama],
+        sampling: Mapping[str, Any],
+        drafting: Callable[[], Any],
+        llm: specllama.Llama | None = None,
+    ) -> None:
+        """Of a Llama; without one, of fresh ones, which have each text alone."""
+        self._opened, self._sampling, self._drafting = opened, sampling, drafting
+        self._is_fresh = llm is None
+        self._llm = opened() if llm is None else llm
         self._streams: list[Any] = []
+        self._saved: Any = None
 
     def do(self, name: str, given: Sequence[Any]) -> Any:
         """One action; each is a method."""
         return getattr(self, f"_{name}")(*given)
 
-    def _text(self, prompt: int, length: int) -> str:
-        made: Any = self._llm.create_completion(PROMPTS[prompt], max_tokens=length, **self._sampling)
-        return f"{made['choices'][0]['text']} {made['choices'][0]['finish_reason']}"
+    def _alone(self, asked: Mapping[str, Any], length: int) -> str:
+        llm = self._opened() if self._is_fresh else self._llm
+        answer: Any = llm.create_chat_completion if "messages" in asked else llm.create_completion
+        try:
+            return _said(answer(max_tokens=length, **{**self._sampling, **asked}))
+        finally:
+            if self._is_fresh:
+                llm.close()
 
-    def _texts(self, prompts: list[int], length: int) -> list[str]:
+    def _together(self, asked: Sequence[Mapping[str, Any]], length: int) -> list[str]:
+        """Texts, or the names of their errors."""
+        if self._is_fresh:
+            found = [_outcome(lambda one=one: self._alone(one, length)) for one in asked]  # type: ignore[misc]
+            return [type(one).__name__ if isinstance(one, Exception) else one for one in found]
+        llm = self._llm
+        answer: Any = llm.create_chat_completions if "messages" in asked[0] else llm.create_completions
+        outcomes = answer([{**self._sampling, **one} for one in asked], max_tokens=length)
+        return [type(one.error).__name__ if one.error else _said(one.response) for one in outcomes]
+
+    def _text(self, prompt: int, length: int, way: str = "plain") -> str:
+        return self._alone({"prompt": PROMPTS[prompt], **WAYS[way]()}, length)
+
+    def _turns(self, prompt: int, length: int, cut: int) -> list[str]:
+        """A text, and that of a prompt with a part of it."""
+        first = self._text(prompt, length)
+        return [first, self._alone({"prompt": f"{PROMPTS[prompt]}{first[:cut]} a dog"}, length)]
+
+    def _texts(self, given: list[tuple[int, str]], length: int) -> list[str]:
+        return self._together([{"prompt": PROMPTS[prompt], **WAYS[way]()} for prompt, way in given], length)
+
+    def _chats(self, prompts: list[int], length: int) -> list[str]:
+        """Every other one answers in JSON."""
+        formats: list[dict[str, Any]] = [{"response_format": {"type": "json_object", "schema": SCHEMA}}, {}]
+        chats = [[{"role": "user", "content": PROMPTS[prompt]}] for prompt in prompts]
+        return self._together([{"messages": chat, **formats[i % 2]} for i, chat in enumerate(chats)], length)
+
+    def _cancel(self, prompts: list[int], length: int, count: int) -> None:
+        """Several texts, whose caller leaves when some have ended."""
         given = [PROMPTS[prompt] for prompt in prompts]
-        return [one.text for one in self._llm.create_completions(given, max_tokens=length, **self._sampling)]
+        outcomes: Any = self._llm.create_completions(given, max_tokens=length, stream=True, **self._sampling)
+        with outcomes:
+            list(itertools.islice(outcomes, count))
+
+    def _interrupt(self, prompts: list[int], length: int, place: int) -> None:
+        """Ctrl-C in the midst of one text, or of several."""
+        given = [{"prompt": PROMPTS[prompt]} for prompt in prompts]
+        with contextlib.suppress(ValueError):
+            Interruption(place).of(
+                lambda: self._together(given, length) if len(given) > 1 else self._alone(given[0], length)
+            )
 
     def _stream(self, prompt: int, length: int, kept: bool) -> None:
         """Some chunks of a text that nobody reads to its end."""
@@ -315,10 +450,18 @@ class Use:
     def _reset(self) -> None:
         self._llm.reset()
 
-    def _state(self, prompt: int) -> None:
-        """Saved, something else, loaded."""
+    def _save(self) -> None:
+        self._saved = self._llm.save_state()
+
+    def _load(self) -> None:
+        if self._saved is not None:
+            self._llm.load_state(self._saved)
+
+    def _reopen(self) -> None:
+        """Saved, and loaded by another Llama."""
         state = self._llm.save_state()
-        self._text(prompt, 5)
+        self._llm.close()
+        self._llm = self._opened()
         self._llm.load_state(state)
 
     def _exchange(self, to: str) -> None:

@@ -8,11 +8,14 @@ from types import MappingProxyType
 from typing import Any
 
 import gguf
+import llama_cpp
 import numpy as np
 import numpy.typing as npt
 import tiny_models as tiny
+from exact import EXACT_CACHE
 from transcribed import forward
 
+import specllama
 from specllama.models.state_head_file import ARCHITECTURES, vocabulary_hash
 
 KINDS = tuple(ARCHITECTURES)
@@ -100,6 +103,26 @@ def fitted_state_head(kind: str, vocabulary: tiny.Vocabulary, target: tiny.Weigh
         x, y = np.array(rows[k]), np.array(wanted[k])
         matrix = np.linalg.solve(x.T @ x + _RIDGE * len(x) * np.eye(n_embd), x.T @ y).T
         weights[f"place.{k}.output.weight"] = matrix.astype(np.float32)
+    return weights
+
+
+def fitted_medusa(target: Path, vocabulary: tiny.Vocabulary) -> tiny.Weights:
+    """Medusa's head for any model, whose states and logits llama.cpp computes: matrices alone, fitted to its texts."""
+    settings: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **EXACT_CACHE}
+    llm = specllama.Llama(str(target), embedding=True, pooling_type=llama_cpp.LLAMA_POOLING_TYPE_NONE, **settings)
+    rng, rows = np.random.default_rng(7), list[tuple[Floats, Floats]]()
+    for _ in range(6):
+        prompt = [1, *rng.integers(259, len(vocabulary), 8).tolist()]
+        tokens = prompt + list(llm.engine.generate(prompt, max_tokens=60, temperature=0.0))
+        logits = np.array([row.copy() for _, row in llm.engine.score(tokens)])
+        rows.append((np.array(llm.embed(tokens))[: len(logits)], logits))
+    llm.close()
+    weights = {name: 0 * weight for name, weight in head_weights("medusa", 5, rows[0][0].shape[1]).items()}
+    for k in range(PLACES):
+        x, y = (np.concatenate(found) for found in zip(*((s[: -1 - k], r[1 + k :]) for s, r in rows), strict=True))
+        weights[f"place.{k}.output.weight"] = np.linalg.solve(
+            x.T @ x + _RIDGE * len(x) * np.eye(x.shape[1]), x.T @ y
+        ).T.astype(np.float32)
     return weights
 
 

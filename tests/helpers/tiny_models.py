@@ -336,8 +336,13 @@ def write_saying(
     return write_llama(path, vocabulary, weights)
 
 
-def write_sliding_window(path: Path, vocabulary: Vocabulary, seed: int, *, n_embd: int = 32, n_ff: int = 48) -> Path:
-    """Write a gemma3 model: layers 0 to 4 see `WINDOW` tokens, layer 5 sees all."""
+def write_sliding_window(
+    path: Path, vocabulary: Vocabulary, seed: int, noise: float = 0.0, *, n_embd: int = 32, n_ff: int = 48
+) -> Path:
+    """Write a gemma3 model: layers 0 to 4 see `WINDOW` tokens, layer 5 sees all.
+
+    With `noise`, see `noisy`, it is a good draft for that without.
+    """
     n_layer = 6
     weights = llama_weights(vocabulary, seed, n_embd=n_embd, n_ff=n_ff, n_layer=n_layer, sharpness=2.0)
     # gemma scales the embedding by sqrt(n_embd); the rest of the network expects unit variance.
@@ -348,6 +353,7 @@ def write_sliding_window(path: Path, vocabulary: Vocabulary, seed: int, *, n_emb
             weights[f"blk.{i}.{name}.weight"] = np.full(n_embd, 0.4, np.float32)
         weights[f"blk.{i}.attn_q_norm.weight"] = np.ones(n_embd // 4, np.float32)
         weights[f"blk.{i}.attn_k_norm.weight"] = np.ones(n_embd // 4, np.float32)
+    weights = noisy(weights, noise, seed) if noise else weights
     writer = _open(path, "gemma3", vocabulary, n_embd, n_layer, n_ff)
     writer.add_head_count(4)
     writer.add_head_count_kv(2)
@@ -381,7 +387,7 @@ def write_alibi(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
 
 
 def write_recurrent(path: Path, vocabulary: Vocabulary, seed: int, noise: float = 0.0, *, n_embd: int = 32) -> Path:
-    """Write a mamba model: its memory cannot be cut. With `noise`, see `noisy`, it is a good draft for that without."""
+    """Write a mamba model: its memory cannot be cut. `noise`: as of `write_sliding_window`."""
     n_layer, kernel, state, rank = 2, 4, 8, n_embd // 8
     inner = 2 * n_embd
     rng = np.random.default_rng(seed)
@@ -434,6 +440,66 @@ def write_hybrid(
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(len(vocabulary))
     writer.add_shortconv_l_cache(kernel)
+    _finish(writer, weights)
+    return path
+
+
+def write_scanning_hybrid(path: Path, vocabulary: Vocabulary, seed: int, noise: float = 0.0) -> Path:
+    """Write a granitehybrid model: layer 0 is a Mamba-2 scan (recurrent), layer 1 is attention. `noise`: as above."""
+    n_embd, n_ff, kernel, state, heads, groups = 32, 48, 4, 16, 4, 1
+    inner = 2 * n_embd
+    mixed = inner + 2 * groups * state
+    weights = llama_weights(vocabulary, seed, n_embd=n_embd, n_ff=n_ff)
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+        del weights[f"blk.0.{name}.weight"]
+    rng = np.random.default_rng(seed + 1)
+    weights["blk.0.ssm_in.weight"] = _dense(rng, inner + mixed + heads, n_embd)
+    weights["blk.0.ssm_conv1d.weight"] = _dense(rng, mixed, kernel)
+    weights["blk.0.ssm_conv1d.bias"] = np.zeros(mixed, np.float32)
+    weights["blk.0.ssm_dt.bias"] = np.zeros(heads, np.float32)
+    weights["blk.0.ssm_a"] = -np.arange(1, heads + 1, dtype=np.float32)[:, None]
+    weights["blk.0.ssm_d"] = np.ones((heads, 1), np.float32)
+    weights["blk.0.ssm_norm.weight"] = np.ones((groups, inner // groups), np.float32)
+    weights["blk.0.ssm_out.weight"] = _writes_residual(_dense(rng, n_embd, inner, 2.0))
+    weights = noisy(weights, noise, seed) if noise else weights
+    writer = _open(path, "granitehybrid", vocabulary, n_embd, 2, n_ff)
+    writer.add_head_count(4)
+    writer.add_head_count_kv([0, 2])
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(n_embd // 4)
+    writer.add_vocab_size(len(vocabulary))
+    writer.add_ssm_conv_kernel(kernel)
+    writer.add_ssm_inner_size(inner)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_group_count(groups)
+    writer.add_ssm_time_step_rank(heads)
+    _finish(writer, weights)
+    return path
+
+
+def write_sinks(path: Path, vocabulary: Vocabulary, seed: int, noise: float = 0.0) -> Path:
+    """Write a gpt-oss model: a mixture with sinks, and windows of `WINDOW` in every other layer. `noise`: as above."""
+    n_embd, n_ff, n_layer, count = 32, 48, 4, 6
+    weights = with_experts(llama_weights(vocabulary, seed, n_embd=n_embd, n_ff=n_ff, n_layer=n_layer), seed, count)
+    rng = np.random.default_rng(seed + 1)
+    for i in range(n_layer):
+        block = f"blk.{i}"
+        weights[f"{block}.post_attention_norm.weight"] = weights.pop(f"{block}.ffn_norm.weight")
+        weights[f"{block}.ffn_down_exps.weight"][:, 0] = 0.0
+        weights[f"{block}.attn_sinks.weight"] = rng.standard_normal(4).astype(np.float32)
+        weights[f"{block}.attn_output.bias"] = np.zeros(n_embd, np.float32)
+        for name, size in (("gate_inp", ()), ("gate_exps", (n_ff,)), ("up_exps", (n_ff,)), ("down_exps", (n_embd,))):
+            weights[f"{block}.ffn_{name}.bias"] = np.zeros((count, *size), np.float32)
+    weights = noisy(weights, noise, seed) if noise else weights
+    writer = _open(path, "gpt-oss", vocabulary, n_embd, n_layer, n_ff)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(n_embd // 4)
+    writer.add_sliding_window(WINDOW)
+    writer.add_expert_count(count)
+    writer.add_expert_used_count(NUM_USED)
+    writer.add_expert_feed_forward_length(n_ff)
     _finish(writer, weights)
     return path
 
@@ -538,9 +604,16 @@ def write_mtp(
 
 
 def write_mtp_hybrid(
-    path: Path, vocabulary: Vocabulary, seed: int, *, n_embd: int = 32, n_ff: int = 48, heads: int = 4
+    path: Path,
+    vocabulary: Vocabulary,
+    seed: int,
+    noise: float = 0.0,
+    *,
+    n_embd: int = 32,
+    n_ff: int = 48,
+    heads: int = 4,
 ) -> Path:
-    """Write a qwen35 model: a gated delta net (recurrent), a layer of attention, and one for MTP."""
+    """Write a qwen35 model: a gated delta net (recurrent), a layer of attention, and one for MTP. `noise`: as above."""
     kernel, size, groups = 4, n_embd // 4, 2
     weights = llama_weights(vocabulary, seed, n_embd=n_embd, n_ff=n_ff, n_layer=3)
     rng = np.random.default_rng(seed)
@@ -560,6 +633,7 @@ def write_mtp_hybrid(
     weights["blk.0.ssm_alpha.weight"] = _dense(rng, heads, n_embd)
     weights["blk.0.ssm_norm.weight"] = np.ones(size, np.float32)
     weights["blk.0.ssm_out.weight"] = _writes_residual(_dense(rng, n_embd, size * heads, 2.0))
+    weights = noisy(weights, noise, seed) if noise else weights
     writer = _open(path, "qwen35", vocabulary, n_embd, 3, n_ff)
     writer.add_head_count(4)
     writer.add_head_count_kv(2)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import tiny_models as tiny
+
+from specllama.drop_in.lending import lent
 
 if TYPE_CHECKING:
     import llama_cpp
@@ -92,6 +95,24 @@ def test_a_prompt_whose_window_is_gone(make_llama: MakeLlama, tiny_files: TinyFi
         list(itertools.islice(llm.generate(context[:5], temp=0.0), 700))
         again = list(itertools.islice(llm.generate(context, temp=0.0), 20))
         assert again == list(itertools.islice(make_llama(tiny_files.sliding, **kwargs).generate(context, temp=0.0), 20))
+
+
+def test_a_long_batch_behind_a_rollback(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """Of a batch in parts, llama.cpp removes cells for the last part that the first one needs."""
+    tokens = np.random.default_rng(1).integers(259, 330, 600).astype(np.int32)
+    found = []
+    for swa_full in (False, True):
+        llm = make_llama(tiny_files.sliding, swa_full=swa_full, n_ctx=1024, n_batch=256, n_ubatch=64)
+        sequence = lent(llm).sequence
+        for start, end in ((0, 256), (256, 258), (58, 314)):
+            sequence.keep(start)
+            rows = []
+            for at in range(start, end, llm.n_batch):
+                part = tokens[start + at :][: min(llm.n_batch, end - at)]  # other tokens behind each rollback
+                sequence.decode(part, 0)
+                rows += [sequence.logits(i).copy() for i in range(len(part))]
+        found.append(np.array(rows))
+    assert np.abs(found[0] - found[1]).max() < 0.02
 
 
 @pytest.mark.parametrize("swa_full", [True, False])
