@@ -75,6 +75,12 @@ void Sequence::drop_padding() {
     }
 }
 
+// Before a batch of other sequences: it may move the recurrent state of this one, but not its snapshots.
+void Sequence::drop_snapshots() {
+    drop_padding();
+    num_forgettable_ = 0;
+}
+
 // Gives numbers to the new cells.
 void Sequence::number_cells() {
     while (cells_.size() < tokens_.size()) {
@@ -384,6 +390,13 @@ void Sequence::decode_together(const Addition * additions, std::size_t count) {
         }
     }
     decoder.refuse_bad_batch(parts.data(), count);
+    for (const auto & [id, other] : decoder.sequences()) {
+        if (count > 1 && std::none_of(additions, additions + count, [sequence = other](const Addition & addition) {
+                return addition.sequence == sequence;
+            })) {
+            other->drop_snapshots();
+        }
+    }
     const std::size_t committed = additions[0].sequence->tokens().size();
     const double start = now_seconds();
     const int32_t code = decoder.decode(parts.data(), count);

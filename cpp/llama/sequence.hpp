@@ -137,6 +137,7 @@ private:
     void borrow_state(const std::vector<int32_t> & history);
     void took_over(const Sequence & other, const std::vector<int32_t> & history, std::size_t end);
     void drop_padding();
+    void drop_snapshots();
     bool remove_behind(std::size_t count);
     void restore(std::size_t count);
     void shrink(std::size_t count);

@@ -132,8 +132,9 @@ const Distribution & Target::p_at(std::size_t i, const std::vector<int32_t> & se
 
 bool Target::roll_back(const std::vector<int32_t> & history) {
     // Snapshots allow only one rollback. So a memory with snapshots is rolled back in the next round, or by finish(),
-    // which may go back further.
-    if (sequence_->tokens().size() + 1 > history.size() + sequence_->num_forgettable()) {
+    // which may go back further. In a shared decoder, the next batch may be one of other texts, after which there are
+    // no snapshots.
+    if (decoder().is_shared() || sequence_->tokens().size() + 1 > history.size() + sequence_->num_forgettable()) {
         sequence_->keep_common(history);
     }
     const bool rolled_back = sequence_->tokens().size() >= num_held_;

@@ -20,6 +20,7 @@ MEMORIES = {  # the target, a draft of its kind, and how many snapshots a text h
     "recurrent": ("recurrent", "recurrent_good", 0),
     "hybrid": ("hybrid", "hybrid_good", 0),
     "hybrid with snapshots": ("hybrid", "hybrid_good", 4),
+    "delta net with snapshots": ("mtp_hybrid", "mtp_hybrid", 4),
     "sliding": ("sliding", "sliding_draft", 0),
 }
 """Kinds of memory besides the plain one, by files of `conftest.TinyFiles`."""

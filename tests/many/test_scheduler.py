@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -292,6 +293,27 @@ def test_a_reader_who_takes_their_time_holds_nobody_up(
     assert _core_test.num_generating(texts.scheduler) == 1, "nobody asks for the other's next token"
     assert len(slow.step(1).tokens) == 1, "it goes on where it was"
     texts.finish()
+
+
+@needs_copies
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_texts_whose_readers_come_and_go(
+    tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts], memory: str
+) -> None:
+    """Two at a time, so that the others' states are moved while they are away."""
+    target, own, num_snapshots = MEMORIES[memory]
+    texts = open_texts(getattr(tiny_files, target), getattr(tiny_files, own), PLACES, num_snapshots=num_snapshots)
+    plain, rng = Engine(getattr(tiny_files, target)), np.random.default_rng(1)
+    given, settings = prompts(PLACES, shared=20), {"temperature": 0.9, "rule": "coupled", "seed": 1}
+    engines = [texts.begin(i, prompt, gamma=3, **settings) for i, prompt in enumerate(given)]
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(40):
+            list(pool.map(lambda engine: engine.step(LENGTH), [engines[i] for i in rng.permutation(PLACES)[:2]]))
+    for engine, prompt in zip(engines, given, strict=True):
+        found = list(engine.history())[len(prompt) :]
+        assert found == plain.generate(prompt, len(found), gamma=0, **settings)
+    texts.finish()
+    plain.close()
 
 
 def test_logits_are_those_of_the_token(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:
