@@ -143,16 +143,16 @@ void bind_decoder_class(py::module_ & module) {
              py::arg("size"), py::arg("mask"), py::arg("first"), py::arg("is_whole"), py::arg("num_candidates"));
     py::class_<Decoder, std::shared_ptr<Decoder>>(module, "Decoder", "One llama_context.")
         .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t context, std::string name, std::size_t n_ctx,
-                         std::shared_ptr<Taps> taps, std::size_t n_features, bool encodes, bool embeds,
-                         std::optional<NoiseBlock> block, bool of_wanted, std::size_t num_layers,
+                         std::shared_ptr<Taps> taps, std::size_t n_features, std::size_t width, bool encodes,
+                         bool embeds, std::optional<NoiseBlock> block, bool of_wanted, std::size_t num_layers,
                          std::uintptr_t choose_layer, int32_t spare, bool keeps_window) {
-                 HiddenStates hidden{std::move(taps), n_features, encodes, block, of_wanted, num_layers};
+                 HiddenStates hidden{std::move(taps), n_features, width, encodes, block, of_wanted, num_layers};
                  hidden.choose_layer = reinterpret_cast<void (*)(llama_context *, int32_t)>(choose_layer);
                  return std::make_shared<Decoder>(std::move(api), at_address<llama_context>(context), std::move(name),
                                                   n_ctx, std::move(hidden), embeds, ContextExtras{spare, keeps_window});
              }),
              py::arg("api"), py::arg("context"), py::arg("name"), py::arg("n_ctx") = 0, py::arg("taps") = nullptr,
-             py::arg("n_features") = 0, py::arg("encodes") = false, py::arg("embeds") = false,
+             py::arg("n_features") = 0, py::arg("width") = 0, py::arg("encodes") = false, py::arg("embeds") = false,
              py::arg("block") = py::none(), py::arg("of_wanted") = false, py::arg("num_layers") = 1,
              py::arg("choose_layer") = 0, py::arg("spare") = -1, py::arg("keeps_window") = false)
         .def_property_readonly("n_ctx", &Decoder::n_ctx)

@@ -38,14 +38,7 @@ std::optional<DraftToken> HeadDrafter::draw(const DraftRequest & request, std::s
     if (has_several() && proposal.tokens.size() >= sequence().decoder().num_layers()) {
         return std::nullopt;
     }
-    // With several layers, decode_by_layer() decodes the text's last token, in each layer when the layer has its turn.
-    const std::size_t left = has_several() ? 1 : 0;
-    while (missing() > n_batch()) {
-        decode_text(n_batch(), false);
-    }
-    if (missing() > left) {
-        decode_text(missing() - left, !has_several());
-    }
+    decode_rest_of_text();
     while (num_held() < text().size() + proposal.tokens.size()) {
         if (has_several()) {
             decode_by_layer(num_held() + 1 - text().size(), proposal.tokens);
@@ -55,6 +48,17 @@ std::optional<DraftToken> HeadDrafter::draw(const DraftRequest & request, std::s
     }
     const std::size_t n = std::min(request.target.n_vocab(), sequence().decoder().n_vocab());
     return drawn_if_allowed(request, proposal, source(), before, sequence().logits(row_), n, nullptr);
+}
+
+// With several layers, decode_by_layer() decodes the text's last token, in each layer when the layer has its turn.
+void HeadDrafter::decode_rest_of_text() {
+    const std::size_t left = has_several() ? 1 : 0;
+    while (missing() > n_batch()) {
+        decode_text(n_batch(), false);
+    }
+    if (missing() > left) {
+        decode_text(missing() - left, !has_several());
+    }
 }
 
 // Decodes the next tokens of the text with the target's states.
@@ -88,6 +92,7 @@ void HeadDrafter::decode_by_layer(std::size_t layer, const std::vector<int32_t> 
         chain_.assign(state, state + sequence().decoder().n_features());
     }
     sequence().keep(last);
+    decode_rest_of_text();  // another text may have taken cells that the window had left: then keep() keeps nothing
     Sequence::Addition addition{{tokens.data(), tokens.size(), layer}, &sequence()};
     addition.states = chain_.data();
     addition.keeps_states = true;

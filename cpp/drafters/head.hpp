@@ -40,6 +40,7 @@ protected:
     void all_are_true() override { num_true_ = num_held(); }
 
 private:
+    void decode_rest_of_text();
     void decode_text(std::size_t count, bool draws);
     void decode_drafted(int32_t token);
     void decode_by_layer(std::size_t layer, const std::vector<int32_t> & drafted);

@@ -174,8 +174,7 @@ Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, s
                 api_->llama_state_seq_set_data_ext != nullptr),
       rollback_(way_back()),
       is_pure_recurrent_(is_recurrent() && !is_hybrid()),
-      n_embd_(static_cast<std::size_t>(api_->llama_model_n_embd(api_->llama_get_model(context)))),
-      inputs_(api_, hidden_, n_embd_, name_) {
+      inputs_(api_, hidden_, name_) {
     if (memory_ == nullptr) {
         throw std::invalid_argument("the " + name_ +
                                     " model keeps no KV cache: it is an embedding model and cannot generate text");
@@ -461,8 +460,9 @@ void Decoder::copy_states(std::size_t first, std::size_t count, std::vector<floa
     for (std::size_t token = first; token < first + count; ++token) {
         for (std::size_t i = 0; i < hidden_.num_given(); ++i) {
             const std::vector<float> & values = hidden_.taps->values(i);
-            const float * row = values.data() + row_of(place_in_batch(token), values.size() / n_embd_) * n_embd_;
-            out.insert(out.end(), row, row + n_embd_);
+            const std::size_t row = row_of(place_in_batch(token), values.size() / hidden_.width);
+            const float * const state = values.data() + row * hidden_.width;
+            out.insert(out.end(), state, state + hidden_.width);
         }
     }
 }

@@ -78,7 +78,9 @@ public:
         return can_copy_ && (rollback_ == Rollback::sliding_window ? !extras_.keeps_window : is_recurrent());
     }
     // Whether parts of a text's memory can be copied, and not only the whole of it.
-    bool copies_ranges() const { return can_copy_ && extras_.spare >= 0 && !is_pure_recurrent_ && splits_states_; }
+    bool copies_ranges() const {
+        return can_copy_ && extras_.spare >= 0 && has_parts() && !is_pure_recurrent_ && splits_states_;
+    }
     // Whether what copy_state() copies is what copy_point() copies.
     bool copies_partly() const { return copies_ranges() || is_pure_recurrent_; }
     // Whether ranges have all keys and values: there is no window, or all of it is kept.
@@ -100,6 +102,8 @@ public:
     // Whether sequences can share the cells of a common beginning, from any place on. Cells that a window has left
     // behind are free for other sequences unless two share them, so they would fill a memory that keeps windows only.
     bool shares_cells() const { return has_whole_ranges(); }
+    // Whether sequences can share a beginning at the end of which one of them has a copy of its state.
+    bool shares_states() const { return is_recurrent() && has_parts(); }
 
     // Throws std::invalid_argument for a batch that would fail a GGML_ASSERT, which would end the process.
     void refuse_bad_batch(const BatchPart * parts, std::size_t num_parts) const;
@@ -122,8 +126,7 @@ public:
     std::size_t num_layers() const { return hidden_.choose_layer == nullptr ? 1 : hidden_.num_layers; }
     // Whether hidden states exist only for tokens whose logits are wanted.
     bool gives_of_wanted() const { return hidden_.of_wanted; }
-    // Floats of the hidden state of one token.
-    std::size_t state_size() const { return hidden_.num_given() * n_embd_; }
+    std::size_t state_size() const { return hidden_.size(); }
     // Appends the hidden states [count][state_size] of the last batch's tokens from number `first` on, if the batch
     // kept them. Throws DecodeError if llama.cpp does not show them.
     void copy_states(std::size_t first, std::size_t count, std::vector<float> & out) const;
@@ -218,6 +221,9 @@ private:
     std::size_t snapshots_of_context() const;
     Rollback way_back() const;
     bool is_hybrid() const;
+    // Whether llama.cpp can copy a part of a sequence. It ends the process if the memory is that of DeepSeek V4, which
+    // is a hybrid with windows.
+    bool has_parts() const { return !is_recurrent() || n_swa_ == 0; }
     StateBytes state_of(int32_t sequence, std::uint32_t flags);
     std::size_t piece_end(std::size_t first, std::size_t end) const;
     bool set_range(int32_t sequence, const std::uint8_t * data, std::size_t size, std::size_t first, std::size_t end);
@@ -259,7 +265,6 @@ private:
     Rollback rollback_;
     bool is_pure_recurrent_;
     bool splits_states_ = true;  // false once llama.cpp has written a state that is built in an unknown way
-    std::size_t n_embd_;
     HeadInputs inputs_;
     std::map<int32_t, Sequence *> sequences_;  // by seq_id
     std::uint64_t num_cells_filled_ = 0;

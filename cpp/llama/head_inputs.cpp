@@ -53,7 +53,7 @@ int32_t HeadInputs::collect(llama_context * context, const BatchPart * parts, st
     for (std::size_t k = 0; k < num_parts; ++k) {
         const BatchPart & part = parts[k];
         if (part.features == nullptr) {
-            inputs_.insert(inputs_.end(), part.states, part.states + part.count * hidden_.num_given() * n_embd_);
+            inputs_.insert(inputs_.end(), part.states, part.states + part.count * hidden_.size());
         } else if (!hidden_.encodes) {
             inputs_.insert(inputs_.end(), part.features, part.features + part.count * hidden_.n_features);
         } else if (const int32_t code = encode(context, part.features, part.count)) {
@@ -80,7 +80,7 @@ int32_t HeadInputs::encode(llama_context * context, const float * features, std:
         }
         api_->llama_synchronize(context);
         const std::vector<float> & encoded = hidden_.taps->values(hidden_.taps->size() - 1);
-        if (encoded.size() != rows * n_embd_) {
+        if (encoded.size() != rows * hidden_.width) {
             throw DecodeError("this llama.cpp does not show what the encoder of the " + name_ + " computes");
         }
         inputs_.insert(inputs_.end(), encoded.begin(), encoded.end());

@@ -35,6 +35,7 @@ struct HiddenStates {
     // the states that a head is to read, in this order. Null: none.
     std::shared_ptr<Taps> taps = nullptr;
     std::size_t n_features = 0;  // floats that a head reads from the target for each token; 0: not a head
+    std::size_t width = 0;       // floats of a token in each of these tensors
     bool encodes = false;        // a head's own encoder transforms the features first
     std::optional<NoiseBlock> block = std::nullopt;  // for a head that has one
     bool of_wanted = false;                          // states exist only for tokens whose logits are wanted
@@ -46,14 +47,16 @@ struct HiddenStates {
     // How many tensors the hidden state of a token consists of. The output of a head's encoder is not one of them: it
     // is only an input.
     std::size_t num_given() const { return taps ? taps->size() - (encodes ? 1 : 0) : 0; }
+    // Floats of the hidden state of one token.
+    std::size_t size() const { return num_given() * width; }
 };
 
 // The inputs of a head's batches. `hidden` must outlive this object.
 class HeadInputs {
 public:
     // `name`: of the decoder, for messages.
-    HeadInputs(std::shared_ptr<const LlamaApi> api, const HiddenStates & hidden, std::size_t n_embd, std::string name)
-        : api_(std::move(api)), hidden_(hidden), n_embd_(n_embd), name_(std::move(name)) {}
+    HeadInputs(std::shared_ptr<const LlamaApi> api, const HiddenStates & hidden, std::string name)
+        : api_(std::move(api)), hidden_(hidden), name_(std::move(name)) {}
 
     // For a head with a noise block: puts the target's states into the memory, in a batch of their own. Only keys and
     // values are computed from them. Returns the code of llama_decode.
@@ -70,7 +73,6 @@ private:
 
     std::shared_ptr<const LlamaApi> api_;
     const HiddenStates & hidden_;
-    std::size_t n_embd_;
     std::string name_;
     std::vector<float> inputs_;
     std::vector<float> features_;

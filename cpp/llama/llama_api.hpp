@@ -35,7 +35,6 @@ struct llama_memory_i;
     X(uint32_t, llama_n_ctx, (const llama_context *))                                                          \
     X(uint32_t, llama_n_batch, (const llama_context *))                                                        \
     X(uint32_t, llama_n_ubatch, (const llama_context *))                                                       \
-    X(int32_t, llama_model_n_embd, (const llama_model *))                                                      \
     X(llama_memory_i *, llama_get_memory, (const llama_context *))                                             \
     X(void, llama_memory_clear, (llama_memory_i *, bool))                                                      \
     X(bool, llama_memory_seq_rm, (llama_memory_i *, int32_t, int32_t, int32_t))                                \

@@ -231,7 +231,7 @@ void Sequence::borrow(const std::vector<int32_t> & history) {
     if (history.size() < tokens_.size() + 2 || num_common(history, tokens_) < tokens_.size() || more_after_) {
         return;
     }
-    if (decoder_->is_recurrent()) {
+    if (decoder_->shares_states()) {
         borrow_state(history);
     } else if (decoder_->shares_cells()) {
         borrow_cells(history);
@@ -298,7 +298,7 @@ void Sequence::took_over(const Sequence & other, const std::vector<int32_t> & hi
 bool Sequence::plan(const std::vector<int32_t> & history) {
     const std::lock_guard lock(decoder_->memory_mutex());
     const auto & all = decoder_->sequences();
-    const bool shares = decoder_->shares_cells() || decoder_->is_recurrent();
+    const bool shares = decoder_->shares_cells() || decoder_->shares_states();
     if (shares && std::any_of(all.begin(), all.end(),
                               [this, &history](const auto & other) { return is_behind(*other.second, history); })) {
         return false;

@@ -107,6 +107,17 @@ class Hidden:
         if self.noise_block is not None:
             llama_cpp.llama_set_causal_attn(context, self.is_causal)
 
+    def width_of(self, weights: Any) -> int:
+        """How many numbers of a token each of the shown tensors has.
+
+        The states for MTP layers are wider than the model in DeepSeek V4, whose layers read several residual streams.
+
+        Args:
+            weights: the ``llama_model``.
+        """
+        width = llama_cpp.llama_model_n_embd_out if self.nextn else llama_cpp.llama_model_n_embd
+        return int(width(weights))
+
     @property
     def choose_layer(self) -> int:
         """The address of libllama's function that sets which of several MTP layers computes a batch.

@@ -115,6 +115,7 @@ class Settings:
             return _core.Decoder(
                 *(libllama.API, context, name, n_ctx, taps),
                 n_features=hidden.n_features,
+                width=hidden.width_of(llama_cpp.llama_get_model(context)),
                 encodes=hidden.encodes,
                 embeds=embeds,
                 block=hidden.noise_block,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from typing import Any
 
 import llama_cpp
 
@@ -32,7 +33,7 @@ class MtpInFile(DecodingHead[MtpFile]):
 
     def hidden(self, target: int) -> Hidden:
         """See the base class."""
-        return _of_layers(self.file.hidden_size, self.file.num_layers)
+        return _of_layers(llama_cpp.llama_get_model(target), self.file.num_layers)
 
 
 class OwnMtp(DrawingKind):
@@ -57,7 +58,7 @@ class OwnMtp(DrawingKind):
             raise ValueError(
                 "the target was opened without its MTP layers: give draft_model='mtp' where you create the Llama"
             )
-        hidden = _of_layers(int(llama_cpp.llama_model_n_embd(target.address)), wanted.num_layers)
+        hidden = _of_layers(target.address, wanted.num_layers)
         params = of_target.params_of_another()
         taps = hidden.make_with(params)
         with one_at_a_time(), captured_errors() as errors, quiet(of_target.verbose):
@@ -73,6 +74,7 @@ class OwnMtp(DrawingKind):
             return HeadDraft(target, model, corpus, given=MTP, window=self.options.draft_window, close=model.close)
 
 
-def _of_layers(n_embd: int, num_layers: int) -> Hidden:
-    """The states that the context of MTP layers shows, and the target's states [n_embd] that it reads."""
-    return Hidden(_STATES, n_embd, nextn=True, loads_mtp=True, num_layers=num_layers)
+def _of_layers(target: Any, num_layers: int) -> Hidden:
+    """The states that the context of MTP layers shows, and the target's that it reads. `target`: its weights."""
+    hidden = Hidden(_STATES, nextn=True, loads_mtp=True, num_layers=num_layers)
+    return dataclasses.replace(hidden, n_features=hidden.width_of(target))
