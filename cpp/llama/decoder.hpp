@@ -49,6 +49,8 @@ struct ContextExtras {
     int32_t spare = -1;
     // A model with a sliding window keeps the cells outside the window, too (swa_full).
     bool keeps_window = false;
+    // llama.cpp can copy a part of a sequence. Otherwise it ends the process where that is tried.
+    bool has_parts = true;
 };
 
 class Decoder {
@@ -79,7 +81,7 @@ public:
     }
     // Whether parts of a text's memory can be copied, and not only the whole of it.
     bool copies_ranges() const {
-        return can_copy_ && extras_.spare >= 0 && has_parts() && !is_pure_recurrent_ && splits_states_;
+        return can_copy_ && extras_.spare >= 0 && extras_.has_parts && !is_pure_recurrent_ && splits_states_;
     }
     // Whether what copy_state() copies is what copy_point() copies.
     bool copies_partly() const { return copies_ranges() || is_pure_recurrent_; }
@@ -103,7 +105,7 @@ public:
     // behind are free for other sequences unless two share them, so they would fill a memory that keeps windows only.
     bool shares_cells() const { return has_whole_ranges(); }
     // Whether sequences can share a beginning at the end of which one of them has a copy of its state.
-    bool shares_states() const { return is_recurrent() && has_parts(); }
+    bool shares_states() const { return is_recurrent() && extras_.has_parts; }
 
     // Throws std::invalid_argument for a batch that would fail a GGML_ASSERT, which would end the process.
     void refuse_bad_batch(const BatchPart * parts, std::size_t num_parts) const;
@@ -221,9 +223,6 @@ private:
     std::size_t snapshots_of_context() const;
     Rollback way_back() const;
     bool is_hybrid() const;
-    // Whether llama.cpp can copy a part of a sequence. It ends the process if the memory is that of DeepSeek V4, which
-    // is a hybrid with windows.
-    bool has_parts() const { return !is_recurrent() || n_swa_ == 0; }
     StateBytes state_of(int32_t sequence, std::uint32_t flags);
     std::size_t piece_end(std::size_t first, std::size_t end) const;
     bool set_range(int32_t sequence, const std::uint8_t * data, std::size_t size, std::size_t first, std::size_t end);

@@ -31,6 +31,8 @@ Made = TypeVar("Made")
 SEQUENCE = 0
 """The seq_id of a context that has one text."""
 _RECURRENT_TENSORS = (".ssm.conv_kernel", ".shortconv.l_cache")
+_WHOLE_MEMORIES = frozenset({"deepseek4"})
+"""Architectures of which llama.cpp cannot copy a part of a sequence: it ends the process."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +126,7 @@ class Settings:
                 choose_layer=hidden.choose_layer,
                 spare=num_texts if has_spare else -1,
                 keeps_window=bool(getattr(params, "swa_full", False)),
+                has_parts=self.metadata.get("general.architecture") not in _WHOLE_MEMORIES,
             )
 
     @property

@@ -9,12 +9,11 @@ import llama_cpp
 import pytest
 import tiny_models as tiny
 from exact import EXACT_CACHE
-from fresh import assert_texts_of_plain_decoding
+from fresh import assert_texts_of_plain_decoding, text_of
 from heads import Headed
 from mtp_driver import MtpDriver
 from mtp_models import KINDS, SEVERAL, WITHOUT_GRAPH, write_mtp_model
 from test_heads import GAMMA, LONG
-from test_scheduler import prompts
 
 import specllama
 from specllama import _core
@@ -51,7 +50,7 @@ def test_greedy_and_seeded_texts_are_those_of_plain_decoding(
 @each_model
 def test_several_texts(make_llama: MakeLlama, tmp_path: Path, arch: str, count: int) -> None:
     path = write_mtp_model(tmp_path / "model.gguf", tiny.word_vocabulary(), arch, count=count)
-    given = prompts(6, shared=40)
+    given = [LONG[:60] + end for end in (" a", " no fox", " the dog", " of in", " it", " is on the")]
     sampled: dict[str, Any] = {"max_tokens": 40, "temperature": 0.9, "seed": 3}
     expected = [
         found.text for found in make_llama(path, num_draft_tokens=0, **EXACT_CACHE).create_completions(given, **sampled)
@@ -75,6 +74,35 @@ def test_they_are_fed_as_by_llama_cpp(tmp_path: Path, arch: str, count: int) -> 
         loop.close()
     assert found == expected
     assert {0, 1} <= {accepted for accepted, _ in found}
+
+
+@each_model
+def test_in_a_file_of_their_own(make_llama: MakeLlama, tmp_path: Path, arch: str, count: int) -> None:
+    """As ``convert_hf_to_gguf.py --mtp`` writes one. They draft what they do in the target's file."""
+    words = tiny.word_vocabulary()
+    path = write_mtp_model(tmp_path / "model.gguf", words, arch, count=count)
+    head = write_mtp_model(tmp_path / "head.gguf", words, arch, count=count, is_alone=True)
+    found = []
+    for draft in ("mtp", head):
+        llm = make_llama(path, draft, **EXACT_CACHE)
+        found.append((text_of(llm), llm.stats.num_accepted_tokens, llm.stats.num_draft_tokens))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("arch", KINDS)
+def test_earlier_texts_come_back(make_llama: MakeLlama, tmp_path: Path, arch: str) -> None:
+    """With a copy of a part of the memory, or of the whole where llama.cpp would end the process (deepseek4)."""
+    path = write_mtp_model(tmp_path / "model.gguf", tiny.word_vocabulary(), arch)
+    plain = make_llama(path, num_draft_tokens=0, **EXACT_CACHE)
+    llm = make_llama(path, "mtp", cache_ram=64, **EXACT_CACHE)
+    settings: dict[str, Any] = {"max_tokens": 20, "temperature": 0.9, "seed": 1}
+    one, other = ([1, *range(first, first + 30)] for first in (260, 290))
+    for text in (one, other):
+        text += llm.engine.generate(text, **settings)
+    for text in (other, one):
+        text.append(270)
+        assert [*llm.engine.generate(text, **settings)] == [*plain.engine.generate(text, **settings)]
+    assert llm.stats.num_prompt_tokens_from_ram > 0
 
 
 @pytest.mark.sampled(2)

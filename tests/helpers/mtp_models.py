@@ -461,8 +461,10 @@ SEVERAL = ("hy_v3", "mimo2", "step35")
 """Those that may have several MTP layers."""
 
 
-def write_mtp_model(path: Path, vocabulary: tiny.Vocabulary, arch: str, seed: int = 1, count: int = 1) -> Path:
-    """Write a model of one of the `KINDS` or of `WITHOUT_GRAPH`, with `count` MTP layers."""
+def write_mtp_model(
+    path: Path, vocabulary: tiny.Vocabulary, arch: str, *, seed: int = 1, count: int = 1, is_alone: bool = False
+) -> Path:
+    """Write a model of one of the `KINDS` or of `WITHOUT_GRAPH`, with `count` MTP layers; or these layers alone."""
     kind, rng = {**KINDS, **WITHOUT_GRAPH}[arch], np.random.default_rng(seed)
     weights = tiny._embedding(rng, len(vocabulary), _EMBD, tiny._word_bias(vocabulary), 2.5) | kind.more(rng)
     layers = [made(rng) for made in (*kind.layers, *[kind.mtp] * count)]
@@ -470,7 +472,7 @@ def write_mtp_model(path: Path, vocabulary: tiny.Vocabulary, arch: str, seed: in
         read = _FED * tiny._writes_residual(_dense(rng, _EMBD, _EMBD))
         layer["nextn.eh_proj.weight"] = np.concatenate([np.eye(_EMBD, dtype=np.float32), read], 1).astype(np.float32)
         layer |= _ones("nextn.enorm", "nextn.hnorm", kind.last_norm)
-    for i, layer in enumerate(layers):
+    for i, layer in [*enumerate(layers)][len(kind.layers) if is_alone else 0 :]:
         weights |= {f"blk.{i}.{name}": matrix for name, matrix in layer.items()}
     writer = tiny._open(path, arch, vocabulary, _EMBD, len(layers), kind.n_ff)  # type: ignore[arg-type]
     writer.add_layer_norm_rms_eps(1e-5)
