@@ -92,8 +92,8 @@ class Contexts(ClosedWhenGone):
         params.n_ctx, params.n_seq_max, params.kv_unified = max(size, count), count + spare, True
         if hasattr(params, "n_rs_seq"):
             params.n_rs_seq = min(int(settings.context_params.n_rs_seq), most_snapshots(count))
-        # llama.cpp asserts that a batch has room for a row of each sequence. It computes a batch at once: else the second
-        # part would move recurrent states of texts of the first part, but not their snapshots.
+        # llama.cpp asserts that a batch has room for a row of each sequence. Each batch is computed at once: the second
+        # part of one would move recurrent states of texts of the first part, but not their snapshots.
         params.n_batch = params.n_ubatch = max(min(params.n_batch, params.n_ubatch), params.n_seq_max)
         taps = None if settings.hidden is None else settings.hidden.make_with(params)
         # `quiet`, because llama.cpp would warn about n_ctx, as if it were the size of one text and not of all.

@@ -75,7 +75,7 @@ class ManyTexts:
         self.llamas.append(llama)
         params = type(llama.context_params).from_buffer_copy(llama.context_params)
         params.n_ctx, params.n_seq_max, params.kv_unified = cache_tokens or n_ctx * places, places, True
-        params.n_batch = n_batch
+        params.n_batch = params.n_ubatch = n_batch  # as of `Contexts`
         if self.num_snapshots:
             params.n_rs_seq = self.num_snapshots
         self.contexts.append(_internals.LlamaContext(model=llama._model, params=params, verbose=False))
