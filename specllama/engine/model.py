@@ -123,6 +123,7 @@ class Settings:
                 choose_layer=hidden.choose_layer,
                 spare=num_texts if has_spare else -1,
                 keeps_window=bool(getattr(params, "swa_full", False)),
+                target=hidden.memory,
             )
 
     @property

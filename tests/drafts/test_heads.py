@@ -182,7 +182,6 @@ def test_what_it_lacks_is_the_targets(make_llama: MakeLlama, tiny_files: TinyFil
         ({"without": "fc.weight"}, "not found"),
         ({"without": "blk.0.attn_q.weight"}, "not found"),
         ({"without": "output.weight"}, "token embeddings or output matrix"),
-        ({"arch": "gemma4-assistant"}, "head of the kind Gemma 4's assistant"),
         ({"vocabulary": "other"}, "another vocabulary"),
     ],
     ids=str,
