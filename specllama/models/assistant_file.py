@@ -13,6 +13,7 @@ from .head_file import HeadFile, number_in, require_turns, require_types
 from .head_kinds import ASSISTANT
 
 _TARGET = "gemma4"
+_SIZES = (f"{ASSISTANT}.attention.key_length", f"{ASSISTANT}.attention.value_length")
 _LAYERS = range(1, 513)  # LLAMA_MAX_LAYERS
 
 
@@ -53,13 +54,12 @@ class AssistantFile(HeadFile):
                 f"to {_LAYERS[-1]}, the same as {ASSISTANT}.nextn_predict_layers"
             )
         heads = number_in(path, values, f"{ASSISTANT}.attention.head_count")
+        turned = f"{ASSISTANT}.rope.dimension_count"
         for end in ("", "_swa"):
-            sizes = {"attention.key_length": None, "attention.value_length": None, "rope.dimension_count": None}
-            same = {f"{ASSISTANT}.{name}": values.get(f"{ASSISTANT}.{name}{end}", none) for name, none in sizes.items()}
-            known = {name: size for name, size in same.items() if size is not None}
-            of_keys = {f"{ASSISTANT}.attention.head_count_kv": 1}
-            left = {name: value for name, value in values.items() if name not in same}
-            require_turns(path, {**left, **known, **of_keys}, ASSISTANT, same_values=True)
+            sizes = {name: number_in(path, values, f"{name}{end}") for name in _SIZES}
+            usual = values.get(turned, values[_SIZES[0]])
+            changed = {f"{ASSISTANT}.attention.head_count_kv": 1, **sizes, turned: values.get(f"{turned}{end}", usual)}
+            require_turns(path, {**values, **changed}, ASSISTANT, same_values=True)
         seen = tuple(_seen(path, values, ASSISTANT, layer, count) for layer in range(count))
         are_multiples = all(layer.num_heads > 0 and heads % layer.num_heads == 0 for layer in seen)
         if not are_multiples or not any(layer.has_window for layer in seen):

@@ -171,6 +171,10 @@ DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
     "no keys": ({"attention.head_count_kv": 0}, "attention heads|which must be a multiple"),
     "turned": ({"rope.dimension_count": 7}, r"rope\.dimension_count is 7: it must be even"),
     "turned in a window": ({"rope.dimension_count_swa": 32}, r"rope\.dimension_count is 32: it must be even"),
+    "turned in no window": (
+        {"rope.dimension_count": None, "rope.dimension_count_swa": None},
+        r"rope\.dimension_count is 16: it must be even, and from 2 to 8",
+    ),
     "values": ({"attention.value_length": 8}, "keys of 16 numbers and values of 8"),
     "size": ({"embedding_length_out": None}, "embedding_length_out must be a number"),
     "other size": ({"embedding_length_out": 48}, "reads states of 48 numbers, and this one's have 32"),
