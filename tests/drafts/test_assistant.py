@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import shutil
+import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,13 @@ from engine import Engine, assert_one_round_is_plain
 from exact import EXACT_CACHE
 from fresh import text_of
 from heads import Headed
+from test_decode_failures import aborting
 from test_engine_statistics import VOCAB
 from test_scheduler import prompts
 
 import specllama
 from specllama import _core
+from specllama.engine.drafts.decoding import DecodingDraft
 from specllama.models import survey
 
 if TYPE_CHECKING:
@@ -261,3 +264,36 @@ def test_layers_that_share_keys(make_llama: MakeLlama, tiny_files: TinyFiles, tm
     assert text_of(llm, LONG) == text_of(plain, LONG)
     assert llm.stats.per_drafter["assistant"].num_draft_tokens > 0
     assert llm.stats.fallback_reason is None
+
+
+def test_beside_a_model(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    plain = make_llama(tiny_files.gemma4, num_draft_tokens=0, **EXACT_CACHE)
+    llm = make_llama(tiny_files.gemma4, [str(tiny_files.assistant), str(tiny_files.good)], **EXACT_CACHE)
+    for gamma, prompt in itertools.product((4, "auto"), (LONG, "a dog")):
+        llm.num_draft_tokens = gamma
+        assert text_of(llm, prompt) == text_of(plain, prompt)
+        assert llm.stats.fallback_reason is None
+    assert llm.total_stats.per_drafter["assistant"].num_accepted_tokens > 0
+
+
+@pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
+def test_its_decodes_that_fail_cost_no_text(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """At the beginning, and in the middle of a text. The target's memory stays as it is."""
+    llm = make_llama(tiny_files.gemma4, tiny_files.assistant, **EXACT_CACHE)
+    plain = make_llama(tiny_files.gemma4, num_draft_tokens=0, **EXACT_CACHE)
+    draft = llm.engine.slot.draft
+    assert isinstance(draft, DecodingDraft)
+    own: Any = types.SimpleNamespace(_ctx=types.SimpleNamespace(ctx=draft.model.context))
+    tokens = plain.tokenize(LONG.encode())
+    expected = list(itertools.islice(plain.generate(tokens, temp=0.0), 40))
+    for first in (0, 7):
+        rest = llm.generate(tokens, temp=0.0)
+        found = list(itertools.islice(rest, first))
+        with aborting(own):
+            found += itertools.islice(rest, 40 - first)
+        assert "returned 2 on the draft" in str(llm.stats.fallback_reason)
+        rest.close()
+        assert found == expected
+        assert text_of(llm, "a dog") == text_of(plain, "a dog")
+        assert llm.stats.per_drafter["assistant"].num_draft_tokens > 0
+        llm.reset()
