@@ -89,13 +89,14 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         model_path: the target: a path, or a name from ``specllama pull --list``.
         draft_model: what drafts for the target; None for plain decoding. It can be a smaller model, best of the same
             family, as a path, a name or a ``llama_cpp.Llama``; the path of a head for the target (EAGLE-3, MTP, DFlash,
-            DSpark, Medusa, Hydra or blockwise); ``"mtp"`` for the MTP layers in the target's own file; ``"lookup"`` for
-            the tokens that followed when the end of the text occurred before; ``"lookahead"`` for tokens that the
-            target guesses in further rows of its batches (Fu et al. 2024), which pays if large batches are cheap; a
-            llama_cpp ``LlamaDraftModel``; or a list of a head and a model, of which each round uses the one that
-            promises most. ``"auto"`` is the best draft on this machine, as ``specllama drafts --measure`` has measured.
-            Without measurements it is a head beside the target's file, such as ``eagle3-NAME``, else the MTP layers,
-            else a smaller model that is expected to pay, else lookup. In a list ``"auto"`` stands for the head.
+            DSpark, Gemma 4's assistant, Medusa, Hydra or blockwise); ``"mtp"`` for the MTP layers in the target's own
+            file; ``"lookup"`` for the tokens that followed when the end of the text occurred before; ``"lookahead"``
+            for tokens that the target guesses in further rows of its batches (Fu et al. 2024), which pays if large
+            batches are cheap; a llama_cpp ``LlamaDraftModel``; or a list of a head and a model, of which each round
+            uses the one that promises most. ``"auto"`` is the best draft on this machine, as
+            ``specllama drafts --measure`` has measured. Without measurements it is a head beside the target's file,
+            such as ``eagle3-NAME``, else the MTP layers, else a smaller model that is expected to pay, else lookup. In
+            a list ``"auto"`` stands for the head.
         draft_kwargs: constructor arguments of a draft given by its path. By default the draft has the target's context
             size, threads and GPU settings. A ``draft_model`` among them (``"lookup"``, or the path of a still smaller
             model) guesses tokens for the draft model to check. For ``"lookahead"``: ``window``, ``n_gram`` and

@@ -19,6 +19,7 @@ import hypothesis
 import platformdirs
 import pytest
 import tiny_models as tiny
+from assistants import assistant_weights, target_weights, write_assistant, write_gemma4
 from block_heads import fitted_block_head, write_block_head
 from fake_hub import Hub, serving_hub
 from heads import fitted_head, fitted_mtp
@@ -172,6 +173,10 @@ class TinyFiles:
     hybrid: Path
     hybrid_draft: Path
     hybrid_good: Path
+    gemma4: Path
+    assistant: Path
+    letters_gemma4: Path
+    letters_assistant: Path
     embedding: Path
     embedding_words: Path
     lora: Path
@@ -209,6 +214,8 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
 
     deep = tiny.llama_weights(words, seed=1, n_layer=4)
     letters_deep = tiny.llama_weights(letters, seed=1, **{**small, "n_layer": 4})
+    gemma4 = target_weights(words, 1)
+    letters_gemma4 = target_weights(letters, 1, **{name: small[name] for name in small if name != "n_layer"})
 
     def llama(name: str, vocabulary: tiny.Vocabulary, tensors: tiny.Weights) -> Path:
         return tiny.write_llama(folder / f"{name}.gguf", vocabulary, tensors)
@@ -263,6 +270,12 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
         hybrid=tiny.write_hybrid(folder / "hybrid.gguf", words, seed=1),
         hybrid_draft=tiny.write_hybrid(folder / "hybrid_draft.gguf", words, seed=2),
         hybrid_good=tiny.write_hybrid(folder / "hybrid_good.gguf", words, seed=1, noise=0.03),
+        gemma4=write_gemma4(folder / "gemma4.gguf", words, gemma4),
+        assistant=write_assistant(folder / "assistant.gguf", words, assistant_weights(words, gemma4, 5, 96, first=259)),
+        letters_gemma4=write_gemma4(folder / "letters_gemma4.gguf", letters, letters_gemma4),
+        letters_assistant=write_assistant(
+            folder / "letters_assistant.gguf", letters, assistant_weights(letters, letters_gemma4, 5, 24)
+        ),
         embedding=tiny.write_embedding_model(folder / "embedding.gguf", seed=1),
         embedding_words=tiny.write_embedding_model(folder / "embedding_words.gguf", 1, words),
         lora=tiny.write_lora(folder / "lora.gguf", weights, seed=1),
@@ -363,6 +376,13 @@ def scorer(tiny_files: TinyFiles) -> Iterator[Scorer]:
 def deep_scorer(tiny_files: TinyFiles) -> Iterator[Scorer]:
     """The same of the one with four layers."""
     with _scoring(tiny_files.letters_deep) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def gemma4_scorer(tiny_files: TinyFiles) -> Iterator[Scorer]:
+    """The same of the one in the form of Gemma 4."""
+    with _scoring(tiny_files.letters_gemma4) as found:
         yield found
 
 

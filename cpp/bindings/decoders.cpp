@@ -145,9 +145,11 @@ void bind_decoder_class(py::module_ & module) {
         .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t context, std::string name, std::size_t n_ctx,
                          std::shared_ptr<Taps> taps, std::size_t n_features, std::size_t width, bool encodes,
                          bool embeds, std::optional<NoiseBlock> block, bool of_wanted, std::size_t num_layers,
-                         std::uintptr_t choose_layer, int32_t spare, bool keeps_window, bool has_parts) {
+                         std::uintptr_t choose_layer, int32_t spare, bool keeps_window, bool has_parts,
+                         std::shared_ptr<Decoder> target) {
                  HiddenStates hidden{std::move(taps), n_features, width, encodes, block, of_wanted, num_layers};
                  hidden.choose_layer = reinterpret_cast<void (*)(llama_context *, int32_t)>(choose_layer);
+                 hidden.target = std::move(target);
                  return std::make_shared<Decoder>(std::move(api), at_address<llama_context>(context), std::move(name),
                                                   n_ctx, std::move(hidden), embeds,
                                                   ContextExtras{spare, keeps_window, has_parts});
@@ -156,7 +158,8 @@ void bind_decoder_class(py::module_ & module) {
              py::arg("n_features") = 0, py::arg("width") = 0, py::arg("encodes") = false, py::arg("embeds") = false,
              py::arg("block") = py::none(), py::arg("of_wanted") = false, py::arg("num_layers") = 1,
              py::arg("choose_layer") = 0, py::arg("spare") = -1, py::arg("keeps_window") = false,
-             py::arg("has_parts") = true)
+             py::arg("has_parts") = true, py::arg("target") = py::none(),
+             "target: of a head that reads its target's memory: the target's decoder.")
         .def_property_readonly("n_ctx", &Decoder::n_ctx)
         .def_property_readonly("n_vocab", &Decoder::n_vocab)
         .def_property_readonly("num_decoded", &Decoder::num_decoded)
@@ -178,8 +181,9 @@ void bind_sequence_class(py::module_ & module) {
     py::class_<Sequence, std::shared_ptr<Sequence>>(module, "Sequence",
                                                     "One sequence of a decoder, and the tokens that its memory holds.")
         .def(py::init<std::shared_ptr<Decoder>, int32_t>(), py::arg("decoder"), py::arg("id"))
-        .def_property_readonly("decoder", py::overload_cast<>(&Sequence::decoder),
-                               py::return_value_policy::reference_internal)
+        .def_property_readonly(
+            "decoder",
+            [](const std::shared_ptr<Sequence> & self) { return std::shared_ptr<Decoder>(self, &self->decoder()); })
         .def_property_readonly("num_tokens", &Sequence::num_tokens)
         .def("tokens",
              [](const Sequence & self) {

@@ -18,6 +18,7 @@
     X(block_head, "draft", "what a head says of several places in one decode")           \
     X(foreign, "draft", "what a smaller model of another tokenizer says")                \
     X(state_head, "draft", "what a head says that reads the target's final state alone") \
+    X(assistant, "draft", "what a head says that reads the target's memory")             \
     X(lookahead, "draft", "what the target has said in a window beside the text")
 
 namespace specllama {

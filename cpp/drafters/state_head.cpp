@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "drafters/drawn_token.hpp"
-#include "drafters/kept_states.hpp"
+#include "drafters/last_state.hpp"
 #include "drafters/table.hpp"
 #include "llama/clock.hpp"
 #include "pacing/cost_model.hpp"
@@ -17,43 +17,28 @@ namespace {
 // The drafter has no memory: it needs only the target's state of the text's last token but one. Medusa and blockwise
 // heads compute all places at once, before a token is drawn. Hydra computes place by place, from the tokens drafted so
 // far. Either way each token has its q.
-class StateHeadDrafter final : public DrawingDrafter {
+class StateHeadDrafter final : public LastStateHead {
 public:
     explicit StateHeadDrafter(std::shared_ptr<const StateHead> head)
-        : DrawingDrafter(Source::state_head), head_(std::move(head)), kept_(head_->n_embd()) {}
+        : LastStateHead(Source::state_head, head->n_embd()), head_(std::move(head)) {}
 
     void observe(const DecodedBatch & batch) override {
-        kept_.forget(batch.unchanged);
-        if (batch.states != nullptr) {
-            kept_.append(batch.first, batch.states, batch.count);
-        }
-        size_ = batch.history.size();
+        LastStateHead::observe(batch);
         num_said_ = 0;
     }
-    std::size_t state_size() const override { return head_->n_embd(); }
 
     // Draws nothing after the head's last place.
     std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
                                    const Proposal & proposal) override;
-    // 0 while the target's state of the text's last token but one is missing.
-    std::size_t room() const override { return is_ready() ? static_cast<std::size_t>(-1) : 0; }
-    std::size_t missing() const override { return 1; }
     std::size_t n_batch() const override { return head_->size(); }
     std::size_t block() const override { return head_->reads_tokens() ? 1 : head_->size(); }
-    std::size_t catch_up() override { return 0; }
-    void probe() override {}
-    void report_to(CostModel * costs) override { costs_ = costs; }
     double decode_seconds() const override { return seconds_; }
     std::size_t num_decoded() const override { return num_computed_; }
 
 private:
-    bool is_ready() const { return size_ > 1 && kept_.first() + 2 <= size_ && kept_.end() + 1 >= size_; }
     void compute(const std::vector<std::int32_t> & tokens, std::size_t first, std::size_t count);
 
     std::shared_ptr<const StateHead> head_;
-    KeptStates kept_;
-    std::size_t size_ = 0;  // length of the text
-    CostModel * costs_ = nullptr;
     double seconds_ = 0.0;
     std::size_t num_computed_ = 0;
     std::vector<float> said_;     // logits of the places that were computed last
@@ -85,13 +70,13 @@ void StateHeadDrafter::compute(const std::vector<std::int32_t> & tokens, std::si
     const double before = seconds_;
     {
         const Stopwatch stopwatch(seconds_);
-        head_->say(kept_.at(size_ - 2), tokens.data(), first, count, said_);
+        head_->say(state(), tokens.data(), first, count, said_);
     }
     first_said_ = first;
     num_said_ = count;
     num_computed_ += count;
-    if (costs_ != nullptr) {
-        costs_->observe(count, seconds_ - before);
+    if (costs() != nullptr) {
+        costs()->observe(count, seconds_ - before);
     }
 }
 

@@ -161,7 +161,7 @@ Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, s
       name_(std::move(name)),
       vocab_(api_->llama_model_get_vocab(api_->llama_get_model(context))),
       memory_(api_->llama_get_memory(context)),
-      num_cells_(api_->llama_n_ctx(context)),
+      num_cells_(hidden.target ? hidden.target->num_cells() : api_->llama_n_ctx(context)),
       n_ctx_(n_ctx > 0 ? std::min(n_ctx, num_cells_) : num_cells_),
       n_vocab_(static_cast<std::size_t>(api_->llama_vocab_n_tokens(vocab_))),
       n_swa_(static_cast<std::size_t>(std::max(0, api_->llama_model_n_swa(api_->llama_get_model(context))))),
@@ -193,6 +193,9 @@ void Decoder::require_open() const {
     if (context_ == nullptr) {
         throw ClosedError("the " + name_ + " Llama is closed: create a new one");
     }
+    if (reads_target()) {
+        hidden_.target->require_open();
+    }
 }
 
 // No snapshots are used with a sliding window: the window may have moved on when a snapshot is needed. A copy of the
@@ -217,7 +220,7 @@ bool Decoder::is_hybrid() const {
 }
 
 void Decoder::add_sequence(int32_t id, Sequence * sequence) {
-    const std::lock_guard lock(memory_mutex_);
+    const std::lock_guard lock(memory_mutex());
     if (!sequences_.emplace(id, sequence).second) {
         throw std::invalid_argument("sequence " + std::to_string(id) + " of the " + name_ +
                                     " is there already: share it, or take another id");
@@ -225,7 +228,7 @@ void Decoder::add_sequence(int32_t id, Sequence * sequence) {
 }
 
 void Decoder::remove_sequence(int32_t id) {
-    const std::lock_guard lock(memory_mutex_);
+    const std::lock_guard lock(memory_mutex());
     sequences_.erase(id);
 }
 
@@ -264,6 +267,9 @@ bool Decoder::remove_behind(int32_t sequence, std::size_t count) {
 }
 
 void Decoder::clear(int32_t sequence) {
+    if (reads_target()) {
+        return;  // llama_memory_clear would empty the target's memory
+    }
     if (sequences_.size() > 1 && api_->llama_memory_seq_rm(memory_, sequence, -1, -1)) {
         return;
     }

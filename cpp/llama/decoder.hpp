@@ -152,7 +152,7 @@ public:
 
     // Forgets the llama_context, which its owner is about to free.
     void close() {
-        const std::lock_guard lock(memory_mutex_);
+        const std::lock_guard lock(memory_mutex());
         context_ = nullptr;
     }
 
@@ -160,8 +160,13 @@ public:
     bool is_shared() const { return is_shared_; }
     void set_shared(bool is_shared) { is_shared_ = is_shared; }
 
+    // Whether this is a head that reads its target's memory, and writes none.
+    bool reads_target() const { return hidden_.target != nullptr; }
+    // The decoder that has the memory.
+    Decoder & with_memory() { return reads_target() ? *hidden_.target : *this; }
+
     // Locked while the memory, or a sequence's record of it, is changed, or is read by another thread.
-    std::recursive_mutex & memory_mutex() { return memory_mutex_; }
+    std::recursive_mutex & memory_mutex() { return with_memory().memory_mutex_; }
 
     // The following functions are for class Sequence, which knows when they may be called.
 

@@ -341,19 +341,26 @@ BatchPart Sequence::part_of(const Addition & addition) const {
     auto part = static_cast<const BatchPart &>(addition);
     part.seq_id = id_;
     part.position = tokens_.size();
+    if (decoder_->reads_target()) {
+        const std::lock_guard lock(decoder_->memory_mutex());
+        part.position = decoder_->memory_end(id_);
+    }
     return part;
 }
 
 void Sequence::added(const Addition & addition, std::size_t first_row, double seconds) {
+    first_row_ = first_row;
+    num_decoded_ += addition.count + (addition.branch_rows == nullptr ? 0 : addition.branch_rows->size());
+    decode_seconds_ += seconds;
+    if (decoder_->reads_target()) {
+        return;
+    }
     tokens_.insert(tokens_.end(), addition.tokens, addition.tokens + addition.count);
     count_tokens();
     number_cells();
     padding_ = addition.padding;
     more_after_ = padding_ > 0;
     num_forgettable_ = std::min(decoder_->num_snapshots(), addition.count + padding_ - 1);
-    first_row_ = first_row;
-    num_decoded_ += addition.count + (addition.branch_rows == nullptr ? 0 : addition.branch_rows->size());
-    decode_seconds_ += seconds;
 }
 
 // Restores the cache after a failed batch. The cache may hold a part of that batch.

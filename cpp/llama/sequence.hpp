@@ -34,7 +34,8 @@ public:
 
     int32_t id() const { return id_; }
 
-    // The tokens whose keys and values the cache holds, from position 0.
+    // The tokens whose keys and values the cache holds, from position 0. None for a head that reads its target's
+    // memory: what it decodes stands behind all that this memory holds of the same seq_id, and leaves nothing there.
     const std::vector<int32_t> & tokens() const { return tokens_; }
     // The size of tokens(), for any thread: a scheduler may remove the tokens of a text that has ended.
     std::size_t num_tokens() const { return num_tokens_.load(std::memory_order_relaxed); }

@@ -298,7 +298,7 @@ std::exception_ptr Scheduler::try_together(const std::vector<Want *> & group) {
 // Decodes the group, pauses some of its texts, or gives them errors. Wants that have to be tried again are put back.
 void Scheduler::serve(std::vector<Want *> group) {
     std::unique_lock lock(mutex_);
-    while (!group.empty() && !room_.has_room(decoder_of(group), num_tokens(group)) && give_way(group)) {
+    while (!group.empty() && !room_.has_room(decoder_of(group).with_memory(), num_tokens(group)) && give_way(group)) {
     }
     if (group.empty()) {
         return;
@@ -329,7 +329,7 @@ void Scheduler::serve(std::vector<Want *> group) {
 
 // Makes some room for the group; texts of the group may be paused for that. Returns whether there is more room now.
 bool Scheduler::give_way(std::vector<Want *> & group) {
-    if (!room_.make(decoder_of(group), texts_)) {
+    if (!room_.make(decoder_of(group).with_memory(), texts_)) {
         return false;
     }
     take_paused(wants_);

@@ -38,6 +38,7 @@ class Contexts(ClosedWhenGone):
 
     def __init__(self, model: Model, draft: Draft | None, count: int, cache_tokens: int | None = None) -> None:
         self._kept = contextlib.ExitStack()
+        self._address = 0  # of the target's context
         self._parts: list[Closable] = [self._kept]  # closed in reverse order
         try:
             self._target = self._decoder(model, "target", count, cache_tokens)
@@ -87,6 +88,9 @@ class Contexts(ClosedWhenGone):
                     "fill: take a larger cache_tokens (--cache-tokens), or a smaller n_ctx (-c)"
                 )
             size = min(size, max(cache_tokens, n_ctx))
+        if settings.hidden is not None and settings.hidden.memory is not None:  # then the target's context is there
+            hidden = dataclasses.replace(settings.hidden, target=self._address, memory=self._target)
+            settings = dataclasses.replace(settings, hidden=hidden)
         params = settings.params_of_another()
         spare = 1 if settings.has_spare and count < llama_cpp.llama_max_parallel_sequences() else 0
         params.n_ctx, params.n_seq_max, params.kv_unified = max(size, count), count + spare, True
@@ -109,6 +113,8 @@ class Contexts(ClosedWhenGone):
                 raise RuntimeError(f"no context for {count} texts with the {name}: {why}")
             raise MemoryError(f"there is no room for {count} texts of n_ctx={n_ctx} tokens with the {name}: {why}")
         self._parts.append(context)
+        if name == "target":
+            self._address = context.address
         if settings.hidden is not None:
             settings.hidden.begin(context.address)
         if settings.lora is not None:

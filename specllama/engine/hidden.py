@@ -44,6 +44,7 @@ class Hidden:
         n_features: for a head: how many numbers of the target's states the head reads for a token. 0: no head.
         encodes: for a head: whether an encoder computes the head's input from these numbers.
         target: for a head: the address of a context of its target, which has the tensors that the head's file lacks.
+        memory: for a head that reads its target's memory, and has none of its own: the decoder of that context.
         nextn: whether the states are for MTP layers. llama.cpp shows such states only when asked (`begin`).
         loads_mtp: whether the MTP layers in the model's file are loaded, too.
         num_layers: the number of MTP layers.
@@ -55,6 +56,7 @@ class Hidden:
     n_features: int = 0
     encodes: bool = False
     target: int | None = None
+    memory: _core.Decoder | None = dataclasses.field(default=None, compare=False)
     nextn: bool = False
     loads_mtp: bool = False
     num_layers: int = 1

@@ -127,6 +127,7 @@ class Settings:
                 spare=num_texts if has_spare else -1,
                 keeps_window=bool(getattr(params, "swa_full", False)),
                 has_parts=self.metadata.get("general.architecture") not in _WHOLE_MEMORIES,
+                target=hidden.memory,
             )
 
     @property

@@ -123,6 +123,7 @@ def open_model(
     num_branches: int = 0,
     has_spare: bool = False,
     hidden: Hidden | None = None,
+    like: Settings | None = None,
 ) -> OpenedModel:
     """Open a model. The caller frees it by its ``close``.
 
@@ -134,6 +135,7 @@ def open_model(
         num_branches: how many branches of a text can be decoded beside the text.
         has_spare: whether parts of a text's memory are to be copied.
         hidden: the hidden states that the model's contexts show; None for none.
+        like: how the context was made whose memory the model's context reads: both must be alike, except for threads.
 
     Raises:
         ModelNotFoundError, ValueError: the file is missing, or llama.cpp cannot load it.
@@ -145,6 +147,10 @@ def open_model(
     as_head = hidden is not None and hidden.n_features > 0
     with checked_loading(file, as_head=as_head) as digest, loading(checked_kernels(opening.kernels)) as use, quiet():
         model_params, params = opening.model_params(), opening.context_params()
+        if like is not None:
+            threads = params.n_threads, params.n_threads_batch
+            params = like.params_of_another()
+            params.n_threads, params.n_threads_batch = threads
         taps = None
         if hidden is not None:
             hidden.load_with(model_params)
@@ -155,7 +161,8 @@ def open_model(
         weights = Owned(llama_cpp.llama_model_free, load, file.encode(), model_params)
         if not weights.address:
             raise ValueError(f"Failed to load model from file: {file}")
-        plan.fill(params, weights.address)
+        if like is None:
+            plan.fill(params, weights.address)
         lora = _adapter(weights.address, opening)
         context = made_context(weights.address, params, weights, taps)
         if not context.address:

@@ -225,6 +225,7 @@ class _Target:
             head, why_not = None, str(error)
         if head is not None:
             try:
+                head.require_memory(self.path)
                 head.require_fit(
                     n_layer=self.number("block_count"),
                     n_embd=self.number("embedding_length"),

@@ -94,6 +94,17 @@ class HeadFile(abc.ABC):
                 f"{', '.join(map(str, self.layers))}, and this target shows those of the layers 1 to {n_layer - 1}"
             )
 
+    def require_memory(self, target: str) -> None:  # noqa: B027
+        """Check that the head can read a target's memory, if it reads one.
+
+        Args:
+            target: the target's file.
+
+        Raises:
+            UnusableFileError: the target has another memory, or the header of its file is damaged.
+            OSError: the file cannot be read.
+        """
+
     def require_tokens(self, n_vocab: int, *, has_matrix: bool) -> None:
         """Check that the head can read all tokens of its target, and drafts no other tokens.
 

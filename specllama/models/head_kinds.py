@@ -10,6 +10,7 @@ HEADS = (
     "hydra",
     "medusa",
     "blockwise",
+    "gemma4-assistant",
 )
 """All kinds of heads. A head for a model's file NAME is a file KIND-NAME beside it.
 
@@ -18,6 +19,7 @@ llama.cpp looks for such files, too. The kinds that llama.cpp knows come first, 
 OURS = "specllama-"
 """The beginning of the architecture's name in files of specllama's own format. The kind of head follows it."""
 EAGLE3 = "eagle3"
+ASSISTANT = "gemma4-assistant"
 HYDRA = "hydra"
 OF_THE_FINAL_STATE = ("medusa", HYDRA, "blockwise")
 """The kinds of heads that read only the target's final hidden state."""

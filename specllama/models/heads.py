@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from .assistant_file import AssistantFile
 from .block_head_file import BlockHeadFile
 from .eagle3_file import Eagle3File
 from .gguf_values import StoredTensor, UnusableFileError, architecture_of, cached, read_whole_header
@@ -20,9 +21,9 @@ FORMS: tuple[type[HeadFile], ...] = (
     StateHeadFile,
     Eagle3File,
     MtpFile,
+    AssistantFile,
 )
 """All forms that the file of a head can have: a line for each."""
-_OTHERS = {"gemma4-assistant": "Gemma 4's assistant"}
 _PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")  # in the name of a model that is split into several files
 
 
@@ -40,15 +41,13 @@ def read_head(path: str) -> HeadFile | None:
         values, tensors = read_whole_header(path)
     except (UnusableFileError, OSError):
         return None
-    if (other := _OTHERS.get(architecture_of(values))) is not None:
-        raise UnusableFileError(f"{path} is a head of the kind {other}: of heads, {', '.join(HEADS)} are supported")
     form = next((form for form in FORMS if form.is_of(values, tensors)), None)
     return None if form is None else form.read(path, values, tensors)
 
 
 def is_head(values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> bool:
     """Whether a file is a head, and so no model by itself."""
-    return architecture_of(values) in _OTHERS or any(form.is_of(values, tensors) for form in FORMS)
+    return any(form.is_of(values, tensors) for form in FORMS)
 
 
 def kind_of_head(path: str, values: Mapping[str, Any]) -> str | None:

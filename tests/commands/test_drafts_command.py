@@ -280,7 +280,7 @@ def test_heads_beside_the_model(tiny_files: TinyFiles, target: Path) -> None:
     ]
     refused = {Path(one.draft_model).name: one.why_not or "" for one in found.found if one.why_not}
     assert "for another target" in refused["eagle3-deep.gguf"]
-    assert "of the kind Gemma 4's assistant" in refused["mtp-deep.gguf"]
+    assert "gemma4-assistant.nextn_predict_layers must be a number" in refused["mtp-deep.gguf"]
 
 
 def test_a_parallel_draft_needs_its_mask(target: Path) -> None:

@@ -197,19 +197,6 @@ def test_under_a_grammar(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path:
     assert llm.total_stats.per_drafter["block_head"].num_draft_tokens > 0
 
 
-@pytest.mark.parametrize("kind", ["sliding", "hybrid", "recurrent"])
-def test_other_targets(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, kind: str) -> None:
-    weights = weights_of("dflash", WORDS, 5, n_embd=32)
-    weights["fc.weight"] = weights["fc.weight"][:, :32]
-    head = write_block_head(tmp_path / "head.gguf", "dflash", WORDS, weights, layers=[1])
-    path = getattr(tiny_files, kind)
-    plain, llm = make_llama(path, num_draft_tokens=0, **EXACT_CACHE), make_llama(path, head, **EXACT_CACHE)
-    for prompt in (LONG, "a dog", LONG + " no fox"):
-        assert text_of(llm, prompt, temperature=0.9) == text_of(plain, prompt, temperature=0.9)
-        assert llm.stats.fallback_reason is None
-        assert llm.stats.per_drafter["block_head"].num_draft_tokens > 0
-
-
 def test_a_head_with_a_sliding_window_drafts_for_one_text(
     make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ CASES = {
         "deep", lambda files: files.deep_block, {"draft_window": 99, "draft_kwargs": {"n_ctx": 256}}
     ),
     "head of the final state": Case("deep", lambda files: files.deep_medusa, {"lookup_corpus": CORPUS}),
+    "assistant": Case("gemma4", lambda files: files.assistant, {"draft_kwargs": {"n_threads": 2}}),
     "mtp": Case("mtp", lambda files: "mtp", {"lookup_corpus": CORPUS, "draft_window": 100}),
     "auto with mtp": Case("mtp", lambda files: "auto"),
     "head and model": Case("deep", lambda files: [files.deep_head, files.good], {"draft_window": 100}),
@@ -91,7 +92,7 @@ CASES = {
     "auto and model, with mtp": Case("mtp", lambda files: ["auto", files.good]),
 }
 PARAMS = [
-    pytest.param(case, id=name, marks=NEEDS_HEADS if case.target in ("deep", "mtp") else ())
+    pytest.param(case, id=name, marks=NEEDS_HEADS if case.target in ("deep", "mtp", "gemma4") else ())
     for name, case in CASES.items()
 ]
 

@@ -28,17 +28,18 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(
     not hasattr(llama_cpp.llama_context_default_params(), "ctx_other"), reason="this llama-cpp-python has no heads"
 )
-OF_TARGETS = {"deep": "deep_head", "mtp": "mtp", "mtp_several": "mtp", "mtp_hybrid": "mtp"}
-"""Targets with EAGLE-3 heads, or with MTP layers of their own."""
+OF_TARGETS = {"deep": "deep_head", "mtp": "mtp", "mtp_several": "mtp", "mtp_hybrid": "mtp", "gemma4": "assistant"}
+"""Targets with EAGLE-3 heads, with MTP layers of their own, or with an assistant."""
 KINDS = (*OF_TARGETS, *block_heads.KINDS, *state_heads.KINDS)
-ALONE = ("deep", *block_heads.KINDS, *state_heads.KINDS)
+ALONE = ("deep", "gemma4", *block_heads.KINDS, *state_heads.KINDS)
 
 
 def pair(files: TinyFiles, folder: Path, kind: str) -> tuple[Path, Path | str, str]:
     """A target, its head, and the drafter's name."""
     if kind in OF_TARGETS:
         name = OF_TARGETS[kind]
-        return getattr(files, kind), getattr(files, name) if kind == "deep" else name, "head"
+        head = name if name == "mtp" else getattr(files, name)
+        return getattr(files, kind), head, "assistant" if name == "assistant" else "head"
     if kind in block_heads.KINDS:
         return files.deep, words_head(folder, kind), "block_head"
     head = state_heads.write_state_head(folder / "head.gguf", kind, WORDS, fitted(kind, letters=False))
@@ -49,6 +50,8 @@ def alone(files: TinyFiles, folder: Path, kind: str) -> Headed:
     """A loop over letters, whose head is alone."""
     if kind == "deep":
         return Headed(files.letters_deep, files.letters_head, _core.Drafter.head)
+    if kind == "gemma4":
+        return Headed(files.letters_gemma4, files.letters_assistant, _core.Drafter.assistant)
     if kind in block_heads.KINDS:
         return Drafting(files.letters_deep, letters_head(folder, kind))
     path = state_heads.write_state_head(folder / "head.gguf", kind, LETTER, fitted(kind, letters=True))
@@ -61,10 +64,11 @@ def alone(files: TinyFiles, folder: Path, kind: str) -> Headed:
 @pytest.mark.parametrize("chain", ["T=1", "default", "penalties and bias"])
 @pytest.mark.parametrize("kind", ALONE)
 def test_sequences_have_the_distribution_of_the_target(
-    tiny_files: TinyFiles, tmp_path: Path, deep_scorer: Scorer, kind: str, chain: str, rule: str
+    tiny_files: TinyFiles, tmp_path: Path, request: pytest.FixtureRequest, kind: str, chain: str, rule: str
 ) -> None:
     engine = alone(tiny_files, tmp_path, kind)
-    assert_drafted_sequences_are_the_targets(engine, deep_scorer, chain, rule)
+    scorer: Scorer = request.getfixturevalue("gemma4_scorer" if kind == "gemma4" else "deep_scorer")
+    assert_drafted_sequences_are_the_targets(engine, scorer, chain, rule)
     engine.close()
 
 
@@ -84,7 +88,7 @@ def test_greedy_and_seeded_texts_are_those_of_plain_decoding(
     make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, kind: str, window: int | None, rule: str
 ) -> None:
     path, head, drafter = pair(tiny_files, tmp_path, kind)
-    options = {} if drafter == "state_head" else {"draft_window": window}
+    options = {} if drafter in ("assistant", "state_head") else {"draft_window": window}
     plain = make_llama(path, num_draft_tokens=0, **EXACT_CACHE)
     llm = make_llama(path, head, verify=rule, **options, **EXACT_CACHE)
     assert_texts_of_plain_decoding(llm, plain, rule, [LONG, "a dog", LONG + " no fox"], [1, 5, 20, "auto"])

@@ -113,19 +113,6 @@ def test_a_head_that_says_some_tokens(make_llama: MakeLlama, tiny_files: TinyFil
     assert llm.total_stats.per_drafter["head"].num_accepted_tokens > 0
 
 
-@pytest.mark.parametrize("kind", ["sliding", "hybrid", "recurrent"])
-def test_other_targets(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, kind: str) -> None:
-    words = tiny.word_vocabulary()
-    weights = tiny.head_weights(words, 5, n_target=32, n_embd=24)
-    head = tiny.write_head(tmp_path / "head.gguf", words, weights, layers=[1, 1, 1])
-    path = getattr(tiny_files, kind)
-    plain, llm = make_llama(path, num_draft_tokens=0, **EXACT_CACHE), make_llama(path, head, **EXACT_CACHE)
-    for prompt in (LONG, "a dog", LONG + " no fox"):
-        assert text_of(llm, prompt, temperature=0.9) == text_of(plain, prompt, temperature=0.9)
-        assert llm.stats.fallback_reason is None
-        assert llm.stats.per_drafter["head"].num_draft_tokens > 0
-
-
 def test_mtp_in_a_file_of_its_own(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path) -> None:
     """As ``convert_hf_to_gguf.py --mtp`` writes one. It drafts what it does in the target's file."""
     words = tiny.word_vocabulary()
@@ -182,7 +169,6 @@ def test_what_it_lacks_is_the_targets(make_llama: MakeLlama, tiny_files: TinyFil
         ({"without": "fc.weight"}, "not found"),
         ({"without": "blk.0.attn_q.weight"}, "not found"),
         ({"without": "output.weight"}, "token embeddings or output matrix"),
-        ({"arch": "gemma4-assistant"}, "head of the kind Gemma 4's assistant"),
         ({"vocabulary": "other"}, "another vocabulary"),
     ],
     ids=str,

@@ -47,6 +47,11 @@ DRAFTERS = {
         ("engine/drafts/block_head.py", "models/block_head_file.py"),
         (TABLE, NAMES, FORMS),
     ),
+    "assistants": Drafter(
+        "assistant",
+        ("engine/drafts/assistant.py", "models/assistant_file.py"),
+        (TABLE, NAMES, FORMS),
+    ),
 }
 TRIED = """
 import json, sys

@@ -61,16 +61,17 @@ def test_the_text_is_the_same_with_a_draft(
 @pytest.mark.skipif(
     not hasattr(llama_cpp.llama_context_default_params(), "ctx_other"), reason="this llama-cpp-python has no heads"
 )
-@pytest.mark.parametrize("kind", ["mtp", "mtp_several"])
-def test_mtp_layers_begin_behind_an_image(seeing: Any, tiny_files: TinyFiles, kind: str) -> None:
-    """Of an image there are no states: they read the text from there on, and draft it."""
+@pytest.mark.parametrize("kind", ["mtp", "mtp_several", "gemma4"])
+def test_heads_begin_behind_an_image(seeing: Any, tiny_files: TinyFiles, kind: str) -> None:
+    """Of an image there are no states: they read the text from there on, and draft it. An assistant sees the image."""
     path = getattr(tiny_files, kind)
-    plain, llm = seeing(path), seeing(path, "mtp")
+    drafter, head = ("assistant", tiny_files.assistant) if kind == "gemma4" else ("head", "mtp")
+    plain, llm = seeing(path), seeing(path, head)
     for messages in (CAT, DOG, asked(image("cat"), "a fox", image("dog"), " is in it"), CAT):
         for options in (GREEDY, SEEDED):
             assert said(llm, messages, **options) == said(plain, messages, **options)
-            assert llm.stats.per_drafter["head"].num_draft_tokens > 0
-    assert llm.total_stats.per_drafter["head"].num_accepted_tokens > 0
+            assert llm.stats.per_drafter[drafter].num_draft_tokens > 0
+    assert llm.total_stats.per_drafter[drafter].num_accepted_tokens > 0
 
 
 def test_a_draft_model_is_as_good_behind_an_image(seeing: Any, tiny_files: TinyFiles) -> None:

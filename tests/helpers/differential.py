@@ -135,6 +135,7 @@ KINDS: dict[str, Kind] = {
     "several mtp layers": Kind("mtp_several", "mtp"),
     "mtp of a hybrid": Kind("mtp_hybrid", "mtp"),
     "mtp by itself": Kind("mtp", "auto"),
+    "head of the target's memory": Kind("gemma4", "assistant"),
     "recurrent": Kind("recurrent", "recurrent_good"),
     "hybrid": Kind("hybrid", "hybrid_good"),
     "sliding": Kind("sliding", "sliding_draft"),

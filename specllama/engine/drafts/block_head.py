@@ -34,13 +34,13 @@ class BlockHeadInFile(DecodingHead[BlockHeadFile]):
     form = BlockHeadFile
     draft = BlockHeadDraft
 
-    def hidden(self, target: int) -> Hidden:
+    def hidden(self, target: Model) -> Hidden:
         """See the base class."""
         block = self.file.block
         return Hidden(
             _CANDIDATES if block.num_candidates else (),
             len(self.file.layers) * self.file.hidden_size,
-            target=target,
+            target=target.context,
             noise_block=_core.NoiseBlock(block.size, block.mask, block.first, block.is_whole, block.num_candidates),
             is_causal=block.is_causal,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from specllama.engine.hidden import Hidden
+from specllama.engine.model import Model
 from specllama.models.eagle3_file import Eagle3File
 
 from .head import DecodingHead
@@ -16,6 +17,6 @@ class Eagle3InFile(DecodingHead[Eagle3File]):
 
     form = Eagle3File
 
-    def hidden(self, target: int) -> Hidden:
+    def hidden(self, target: Model) -> Hidden:
         """See the base class."""
-        return Hidden(_STATES, len(self.file.layers) * self.file.hidden_size, encodes=True, target=target)
+        return Hidden(_STATES, len(self.file.layers) * self.file.hidden_size, encodes=True, target=target.context)

@@ -21,8 +21,6 @@ from .draft import DrawingKind, Loader, Sequences
 from .draft_options import TEXT, DraftOptions
 
 OF_A_HEAD = TEXT | {"draft_window"}
-_DRAFT_KWARGS = frozenset({"n_ctx", "n_batch", "n_threads", "n_gpu_layers", "kernels"})
-"""The settings in which a head may differ from its target."""
 _File = TypeVar("_File", bound=HeadFile)
 
 
@@ -67,6 +65,7 @@ class HeadInFile(DrawingKind, Generic[_File]):
             ValueError: the head was made for another target, or the target does not show these states.
         """
         target.sequence  # refuses a model that cannot generate  # noqa: B018
+        self.file.require_memory(target.settings.path)
         self.file.require_fit(
             n_layer=int(llama_cpp.llama_model_n_layer(target.address)),
             n_embd=int(llama_cpp.llama_model_n_embd(target.address)),
@@ -84,27 +83,25 @@ class DecodingHead(HeadInFile[_File]):
 
     Attributes:
         draft: the class of the draft.
+        may_differ: the settings in which the head may differ from its target.
     """
 
     takes = OF_A_HEAD | {"draft_kwargs"}
+    may_differ = frozenset({"n_ctx", "n_batch", "n_threads", "n_gpu_layers", "kernels"})
     draft: ClassVar[type[DecodingDraft]] = HeadDraft
 
     def __init__(self, options: DraftOptions) -> None:
         super().__init__(options)
         self._draft_kwargs: dict[str, Any] = dict(options.draft_kwargs or {})
-        if unknown := self._draft_kwargs.keys() - _DRAFT_KWARGS:
+        if unknown := self._draft_kwargs.keys() - self.may_differ:
             raise ValueError(
-                f"draft_kwargs of a head may have {', '.join(sorted(_DRAFT_KWARGS))}: leave "
+                f"draft_kwargs of a head may have {', '.join(sorted(self.may_differ))}: leave "
                 f"{', '.join(sorted(unknown))} out"
             )
 
     @abc.abstractmethod
-    def hidden(self, target: int) -> Hidden:
-        """The hidden states that the head's own context shows, and the features that it reads of the target.
-
-        Args:
-            target: the address of the target's context.
-        """
+    def hidden(self, target: Model) -> Hidden:
+        """The hidden states that the head's own context shows, and the features that it reads of the target."""
 
     def settings(self, target: Model) -> dict[str, Any]:
         """The settings that the head is opened with: the target's, unless the user gives others in ``draft_kwargs``."""
@@ -124,7 +121,9 @@ class DecodingHead(HeadInFile[_File]):
         self.require_fit(target)
         check_vocabulary_of_file(require_same_vocabulary, target.vocab, path, as_head=True)
         settings = self.settings(target)
-        more: dict[str, Any] = {"has_spare": target.settings.has_spare, "hidden": self.hidden(target.context)}
-        model = open_model(path, Opening(**settings), name="draft", **more)
+        hidden = self.hidden(target)
+        shares = hidden.memory is not None
+        more: dict[str, Any] = {"like": target.settings} if shares else {"has_spare": target.settings.has_spare}
+        model = open_model(path, Opening(**settings), name="draft", hidden=hidden, **more)
         with freed_after_errors(model.close):
             return self.draft(target, model, corpus, given=path, window=self.options.draft_window, close=model.close)

@@ -9,6 +9,7 @@ from specllama.models import catalog
 from specllama.models.heads import head_of
 from specllama.models.loading import require_gguf
 
+from .assistant import AssistantInFile
 from .automatic import Automatic, Room, choose, warn_of_opening
 from .block_head import BlockHeadInFile
 from .draft import LOOKUP, DraftKind
@@ -35,6 +36,7 @@ KINDS: tuple[type[DraftKind], ...] = (
     MtpInFile,
     BlockHeadInFile,
     StateHeadInFile,
+    AssistantInFile,
     FileModel,
     LentModel,
     DraftingFunction,

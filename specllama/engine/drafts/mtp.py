@@ -31,7 +31,7 @@ class MtpInFile(DecodingHead[MtpFile]):
         """See the base class."""
         return Hidden(_STATES, nextn=True)
 
-    def hidden(self, target: int) -> Hidden:
+    def hidden(self, target: Model) -> Hidden:
         """See the base class."""
         return _of_layers(llama_cpp.llama_get_model(target), self.file.num_layers)
 
