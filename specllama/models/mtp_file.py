@@ -16,7 +16,7 @@ from .gguf_values import StoredTensor, UnusableFileError, architecture_of, parts
 from .head_file import HeadFile, number_in
 
 # The architectures of which llama.cpp (llama-cpp-python 0.3.36) can run several MTP layers, or at least one. With
-# other architectures it may end the process, so a child process tries them first.
+# other architectures it may end the process, so a child process tries them first. Tests have each of these.
 _WITH_SEVERAL = frozenset({"hy_v3", "mimo2", "step35"})
 _WITH_MTP = _WITH_SEVERAL | {
     *("bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "glm-dsa", "glm4moe"),
