@@ -30,12 +30,15 @@ TARGETS = {
     "lfm2": {"target": "hybrid"},
     "delta net": {"target": "mtp_hybrid"},
     "mixture": {"target": "mixture"},
+    "gpt-oss": {"target": "sinks"},
 }
-"""Files of `conftest.TinyFiles` by names, and options of their Llama. A mixture is written here."""
+"""Files of `conftest.TinyFiles` by names, and options of their Llama. The mixtures are written here."""
 KINDS = ("eagle3", *block_heads.KINDS)
 
 
 def target_of(files: TinyFiles, folder: Path, name: str) -> Path:
+    if name == "sinks":
+        return tiny.write_sinks(folder / "sinks.gguf", WORDS, seed=1)
     if name != "mixture":
         return getattr(files, name)  # type: ignore[no-any-return]
     weights = tiny.with_experts(tiny.llama_weights(WORDS, seed=1), seed=1)
