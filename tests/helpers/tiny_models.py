@@ -348,9 +348,10 @@ def write_sliding_window(
     # gemma scales the embedding by sqrt(n_embd); the rest of the network expects unit variance.
     weights["token_embd.weight"] = weights["token_embd.weight"] / np.float32(np.sqrt(n_embd))
     for i in range(n_layer):
-        # Each layer adds little, or six of them would blow rounding up to another text.
-        for name in ("post_attention_norm", "post_ffw_norm"):
-            weights[f"blk.{i}.{name}.weight"] = np.full(n_embd, 0.4, np.float32)
+        # Each layer adds little, or six of them would blow rounding up to another text. What comes of GELU adds least:
+        # ggml looks GELU up in a table of float16, so a last bit can move it by a thousandth.
+        for name, size in (("post_attention_norm", 0.4), ("post_ffw_norm", 0.004)):
+            weights[f"blk.{i}.{name}.weight"] = np.full(n_embd, size, np.float32)
         weights[f"blk.{i}.attn_q_norm.weight"] = np.ones(n_embd // 4, np.float32)
         weights[f"blk.{i}.attn_k_norm.weight"] = np.ones(n_embd // 4, np.float32)
     weights = noisy(weights, noise, seed) if noise else weights

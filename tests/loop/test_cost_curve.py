@@ -154,15 +154,14 @@ def test_filling_larger_than_a_batch(make_llama: MakeLlama, recorder: Callable[[
 def test_sliding_window(
     make_llama: MakeLlama, tiny_files: TinyFiles, recorder: Callable[[llama_cpp.Llama], Recorder]
 ) -> None:
-    llm = make_llama(tiny_files.sliding, swa_full=False, n_ubatch=16)  # cells for the window, and not for all
+    llm = make_llama(tiny_files.sliding, swa_full=False, n_ubatch=32)  # cells for the window, and not for all
     before = text_of(llm)
     recorded = recorder(llm)
-    measure_cost_curve(llm, "target", sizes=[1, 300], repeats=3, n_past=100)
-    fillings = [decode for decode in recorded.decodes if len(decode.tokens) == 100]
-    batches = [decode for decode in recorded.decodes if len(decode.tokens) != 100]
-    assert len(fillings) > 1  # the window had moved on
+    measure_cost_curve(llm, "target", sizes=[1, 32], repeats=3, n_past=400)
+    fillings = [decode for decode in recorded.decodes if decode.behind < 400]
+    batches = [decode for decode in recorded.decodes if decode.behind == 400]
+    assert sum(len(decode.tokens) for decode in fillings) == 400  # what is in the window stays there
     assert len(batches) == 8
-    assert {batch.behind for batch in batches} == {100}
     assert text_of(llm) == before
 
 

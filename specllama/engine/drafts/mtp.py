@@ -33,7 +33,7 @@ class MtpInFile(DecodingHead[MtpFile]):
 
     def hidden(self, target: Model) -> Hidden:
         """See the base class."""
-        return _of_layers(llama_cpp.llama_get_model(target), self.file.num_layers)
+        return _of_layers(target.address, self.file.num_layers)
 
 
 class OwnMtp(DrawingKind):
