@@ -52,7 +52,7 @@ def _layer(rng: np.random.Generator, i: int, n_embd: int, size: int) -> tiny.Wei
         f"blk.{i}.attn_output.weight": _dense(rng, n_embd, HEADS * size),
         f"blk.{i}.attn_q_norm.weight": np.full(size, 2.0 / np.sqrt(size), np.float32),
         f"blk.{i}.post_attention_norm.weight": np.full(n_embd, 0.3, np.float32),
-        f"blk.{i}.post_ffw_norm.weight": np.full(n_embd, 0.003, np.float32),  # see tiny.write_sliding_window
+        f"blk.{i}.post_ffw_norm.weight": np.full(n_embd, 0.3, np.float32),
     }
 
 
