@@ -6,8 +6,6 @@ import contextlib
 import dataclasses
 from typing import Any
 
-import llama_cpp
-
 from specllama.engine.hidden import Hidden
 from specllama.engine.model import Model, OpenedModel
 from specllama.engine.opening import made_context
