@@ -37,17 +37,19 @@ class Draft(LlamaDraftModel):
         text: the tokens of prompt and answer.
         size: how many tokens it drafts.
         wait: how many seconds each takes.
+        spent: how many seconds all have taken.
     """
 
     def __init__(self, right: list[float]) -> None:
         self.text: list[int] = []
-        self.size, self.wait = 0, 0.0
+        self.size, self.wait, self.spent = 0, 0.0, 0.0
         self._right = right
         self._chance = random.Random(1)
 
     def __call__(self, input_ids: npt.NDArray[np.intc], /, **kwargs: Any) -> npt.NDArray[np.intc]:
         """The next `size` tokens, or what is left of the text."""
         until = time.perf_counter() + self.size * self.wait
+        self.spent += self.size * self.wait
         drafted = self.text[len(input_ids) :][: self.size]
         for place, token in enumerate(drafted):
             if self._chance.random() >= self._right[min(place, len(self._right) - 1)]:
@@ -126,7 +128,9 @@ def main() -> None:
     for repeat, size in itertools.product(range(given.repeats + 1), SIZES):
         found = batches(alone, draft.text, behind, sizes)
         draft.size, draft.wait = size, given.cost * found[1]
+        draft.spent = 0.0
         run, tokens = generate(llm, prompt, given.max_tokens, size)
+        run.draft_seconds = draft.spent
         if tokens != text:
             raise RuntimeError(f"with {size} drafted tokens the text differs: report this as a bug")
         if repeat:  # the first turn only warms up
@@ -138,7 +142,7 @@ def main() -> None:
     for size, some in runs.items():
         for run in some:
             alone_seconds = sum(count * typical[n + 1] for n, count in enumerate(run.rounds) if count)
-            run.allowed = run.draft_seconds + alone_seconds
+            run.allowed = run.draft_seconds + alone_seconds  # stats count a function's time as sampling
         print(row(size, some, statistics.median(run.seconds for run in runs[0])))
     if given.record:
         settings = {"right": given.right, "cost": given.cost, "costs": costs}
