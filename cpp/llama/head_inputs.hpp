@@ -45,8 +45,8 @@ struct HiddenStates {
     // chooses which layer computes the next batch. Null: there is only one layer.
     std::size_t num_layers = 1;
     void (*choose_layer)(llama_context *, int32_t) = nullptr;
-    // For a head that reads its target's memory and writes none: the decoder of the target. Its own states then have
-    // n_features numbers, too. Null: the decoder has a memory of its own.
+    // For a head that reads its target's memory and writes none: the decoder of the target. Null: the decoder has a
+    // memory of its own.
     std::shared_ptr<Decoder> target = nullptr;
 
     // How many tensors the hidden state of a token consists of. The output of a head's encoder is not one of them: it
