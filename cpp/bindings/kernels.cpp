@@ -62,13 +62,13 @@ void bind_kernels(py::module_ & module) {
         module, "KernelBufferType",
         "A buffer type whose weights are packed for the kernels while llama.cpp loads them. A process has at most one.")
         .def(py::init([](const std::unordered_map<std::string, std::uintptr_t> & addresses, std::uintptr_t registry,
-                         const std::string & set) {
+                         const std::string & set, bool updates_states) {
                  // The object is never destroyed, because models that are freed when the process ends still refer to
                  // it.
                  return std::unique_ptr<KernelBufferType, py::nodelete>(
-                     new KernelBufferType(addresses, registry, set_named(set)));
+                     new KernelBufferType(addresses, registry, set_named(set), updates_states));
              }),
-             py::arg("addresses"), py::arg("registry"), py::arg("instruction_set"))
+             py::arg("addresses"), py::arg("registry"), py::arg("instruction_set"), py::arg("updates_states"))
         .def("offer", &KernelBufferType::offer, py::arg("used"), py::arg("offered"),
              "Puts this type before the other buffer types, for models that are loaded later. Once in a process.")
         .def_property_readonly(

@@ -17,4 +17,15 @@ inline bool is_rows(const ggml::Tensor * tensor, int type) {
     return tensor != nullptr && tensor->type == type && tensor->nb[0] == (type == ggml::kHalf ? 2 : 4);
 }
 
+// Whether the numbers of the tensor stand side by side.
+inline bool is_whole(const ggml::Tensor * tensor) {
+    return tensor->nb[1] == tensor->nb[0] * static_cast<std::size_t>(tensor->ne[0]) &&
+           tensor->nb[2] == tensor->nb[1] * static_cast<std::size_t>(tensor->ne[1]) &&
+           tensor->nb[3] == tensor->nb[2] * static_cast<std::size_t>(tensor->ne[2]);
+}
+
+inline int64_t count_of(const ggml::Tensor * tensor) {
+    return tensor->ne[0] * tensor->ne[1] * tensor->ne[2] * tensor->ne[3];
+}
+
 }  // namespace specllama

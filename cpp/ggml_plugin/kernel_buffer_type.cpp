@@ -9,6 +9,7 @@
 #include "ggml_plugin/cache_product.hpp"
 #include "ggml_plugin/expert_product.hpp"
 #include "ggml_plugin/flash_attention.hpp"
+#include "ggml_plugin/long_rows.hpp"
 #include "ggml_plugin/offer.hpp"
 #include "ggml_plugin/product.hpp"
 #include "ggml_plugin/spread_logits.hpp"
@@ -38,11 +39,12 @@ bool wants_no_logit() { return wanted_panels != nullptr && wanted_panels->num_ro
 }  // namespace
 
 KernelBufferType::KernelBufferType(const std::unordered_map<std::string, std::uintptr_t> & addresses,
-                                   std::uintptr_t registry, const kernels::InstructionSet & set)
+                                   std::uintptr_t registry, const kernels::InstructionSet & set, bool updates_states)
     : api_(addresses),
       insides_(ggml::probe(api_, reinterpret_cast<const void *>(registry))),
       registry_(registry),
       set_(set),
+      updates_states_(updates_states),
       buffers_(api_, insides_, this) {}
 
 void KernelBufferType::offer(std::uintptr_t used, std::uintptr_t offered) {
@@ -74,6 +76,7 @@ bool KernelBufferType::supports_op(void * /*device*/, const ggml::Tensor * op) {
 // ggml calls this for every operation of every graph: once before it plans the operation, and in each thread before
 // that thread computes the operation.
 ggml::TensorTraits * KernelBufferType::get_tensor_traits(const ggml::Tensor * op) {
+    note_readers(op);
     switch (task_of(op)) {
         case Task::weights:
         case Task::experts:
@@ -83,6 +86,9 @@ ggml::TensorTraits * KernelBufferType::get_tensor_traits(const ggml::Tensor * op
         case Task::flash_attention:
         case Task::fill_logits:
         case Task::spread_logits:
+        case Task::copy_rows:
+        case Task::choose_rows:
+        case Task::update_state:
             return this;
         case Task::none:
             operations_seen.foreign |= operation_of(op) == Operation::other && !turns_rows(op);
@@ -107,7 +113,16 @@ KernelBufferType::Task KernelBufferType::task_of(const ggml::Tensor * op) const 
                                is_spread_of_logits(op)
                            ? Task::spread_logits
                            : Task::none;
+            case Operation::copy:
+                return is_copy_of_rows(op) && (op->ne[0] >= kLongRow || update_of(op)) ? Task::copy_rows : Task::none;
+            case Operation::get_rows:
+                return is_choice_of_rows(op) && (op->ne[0] >= kLongRow || are_read_by_update(op)) ? Task::choose_rows
+                                                                                                  : Task::none;
+            case Operation::delta_net:
+            case Operation::scan:
+                return update_kind(op) ? Task::update_state : Task::none;
             case Operation::row_by_row:
+            case Operation::view:
             case Operation::other:
                 return Task::none;
         }
@@ -146,11 +161,11 @@ bool KernelBufferType::comes_from_ours(const ggml::Tensor * tensor) const {
 // Results are kept by the operation's number, because names are slow to compare.
 KernelBufferType::Operation KernelBufferType::operation_of(const ggml::Tensor * op) const {
     // The scans of recurrent layers take one token of a text after the other.
-    constexpr const char * kRowByRow[] = {
-        "NONE",   "RESHAPE",  "VIEW",     "PERMUTE",        "TRANSPOSE", "CONT",  "CPY",     "DUP",      "ADD",
-        "SUB",    "GET_ROWS", "MUL",      "SCALE",          "RMS_NORM",  "NORM",  "L2_NORM", "ROPE",     "UNARY",
-        "GLU",    "SOFT_MAX", "ADD_ID",   "ARGSORT",        "TOP_K",     "CLAMP", "DIV",     "SUM_ROWS", "CONCAT",
-        "REPEAT", "SSM_CONV", "SSM_SCAN", "GATED_DELTA_NET"};
+    constexpr const char * kRowByRow[] = {"NONE",  "CONT",     "DUP",    "ADD",     "SUB",     "MUL",
+                                          "SCALE", "RMS_NORM", "NORM",   "L2_NORM", "ROPE",    "UNARY",
+                                          "GLU",   "SOFT_MAX", "ADD_ID", "ARGSORT", "TOP_K",   "CLAMP",
+                                          "DIV",   "SUM_ROWS", "CONCAT", "REPEAT",  "SSM_CONV"};
+    constexpr const char * kViews[] = {"RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"};
     thread_local std::array<std::optional<Operation>, 256> known = {};
     std::optional<Operation> & found = known[static_cast<uint8_t>(op->op)];
     if (!found) {
@@ -158,13 +173,70 @@ KernelBufferType::Operation KernelBufferType::operation_of(const ggml::Tensor * 
         const auto is_it = [name](const char * other) { return std::strcmp(name, other) == 0; };
         found = is_it("FILL")                                                    ? Operation::fill
                 : is_it("SET_ROWS")                                              ? Operation::set_rows
+                : is_it("CPY")                                                   ? Operation::copy
+                : is_it("GET_ROWS")                                              ? Operation::get_rows
+                : is_it("GATED_DELTA_NET")                                       ? Operation::delta_net
+                : is_it("SSM_SCAN")                                              ? Operation::scan
+                : std::any_of(std::begin(kViews), std::end(kViews), is_it)       ? Operation::view
                 : std::any_of(std::begin(kRowByRow), std::end(kRowByRow), is_it) ? Operation::row_by_row
                                                                                  : Operation::other;
     }
     return *found;
 }
 
+std::optional<StateUpdate::Kind> KernelBufferType::update_kind(const ggml::Tensor * op) const {
+    const Operation operation = operation_of(op);
+    if (!updates_states_ || (operation != Operation::delta_net && operation != Operation::scan)) {
+        return std::nullopt;
+    }
+    const auto kind = operation == Operation::scan ? StateUpdate::Kind::scan : StateUpdate::Kind::delta_net;
+    const bool ours = StateUpdate::fits(kind, op) && comes_from_ours(StateUpdate::made_by_weights(kind, op));
+    return ours ? std::optional(kind) : std::nullopt;
+}
+
+ggml::Tensor * KernelBufferType::update_of(const ggml::Tensor * copy) const {
+    ggml::Tensor * from = copy->src[0]->view_src;
+    return from != nullptr && update_kind(from) ? from : nullptr;
+}
+
+// Notes that an operation reads the rows of a GET_ROWS, or the new states of an update, unless it is one of those that
+// know of each other: updates, and copies to rows.
+void KernelBufferType::note_readers(const ggml::Tensor * op) const {
+    const Operation operation = operation_of(op);
+    if (!updates_states_ || operation == Operation::view) {
+        return;
+    }
+    const bool is_update = operation == Operation::delta_net && update_kind(op);
+    const bool is_copy = operation == Operation::copy && is_copy_of_rows(op);
+    for (ggml::Tensor * source : op->src) {
+        if (source == nullptr) {
+            break;
+        }
+        ggml::Tensor * whole = source->view_src == nullptr ? source : source->view_src;
+        switch (operation_of(whole)) {
+            case Operation::get_rows:
+                if (!is_update && is_choice_of_rows(whole)) {
+                    note_other_reader(whole);
+                }
+                break;
+            case Operation::delta_net:
+            case Operation::scan: {
+                const std::optional<StateUpdate::Kind> kind = is_copy ? std::nullopt : update_kind(whole);
+                if (kind && reads_states(*kind, whole, source)) {
+                    note_other_reader_of_states(whole);
+                }
+                break;
+            }
+            default:
+                break;
+        }
+    }
+}
+
+// ggml plans each graph before it computes it, and calls this for each of its operations in their order.
 bool KernelBufferType::work_size(int n_threads, const ggml::Tensor * op, std::size_t & size) {
+    auto * planned = const_cast<ggml::Tensor *>(op);
+    size = 0;
     switch (task_of(op)) {
         case Task::weights:
             size = Product(set_, insides_.type_of(op->src[0]).value(), op).work_bytes();
@@ -175,11 +247,21 @@ bool KernelBufferType::work_size(int n_threads, const ggml::Tensor * op, std::si
         case Task::flash_attention:
             size = FlashAttention(set_.floats, op).work_bytes(n_threads);
             break;
+        case Task::copy_rows:
+            if (ggml::Tensor * update = update_of(op)) {
+                StateUpdate(set_.floats, update_kind(update).value(), update).plan_copy(planned);
+            }
+            break;
+        case Task::choose_rows:
+            plan_choice_of_states(planned);
+            break;
+        case Task::update_state:
+            StateUpdate(set_.floats, update_kind(op).value(), planned).plan();
+            break;
         case Task::cache_product:
         case Task::fill_logits:
         case Task::spread_logits:
         case Task::none:
-            size = 0;
             break;
     }
     return true;
@@ -219,6 +301,24 @@ bool KernelBufferType::compute_forward(ggml::ComputeParams * params, ggml::Tenso
             if (params->ith == 0 && !wants_no_logit()) {
                 spread_logits(op);
             }
+            return true;
+        case Task::copy_rows: {
+            const ggml::Tensor * update = update_of(op);
+            if (update == nullptr || !are_states_copied(update, op)) {
+                copy_rows(*params, op);
+            }
+            return true;
+        }
+        case Task::choose_rows:
+            if (!are_rows_read_in_place(op)) {
+                choose_rows(*params, op);
+            } else if (params->ith == 0) {
+                const ggml::Tensor * chosen = op->src[1];
+                std::memcpy(op->data, chosen->data, static_cast<std::size_t>(chosen->ne[0]) * sizeof(int32_t));
+            }
+            return true;
+        case Task::update_state:
+            StateUpdate(set_.floats, update_kind(op).value(), op).compute(*params);
             return true;
         case Task::none:
             break;

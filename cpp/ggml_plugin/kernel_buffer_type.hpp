@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
 #include "ggml/ggml_api.hpp"
 #include "ggml_plugin/ggml_probe.hpp"
 #include "ggml_plugin/packed_buffers.hpp"
+#include "ggml_plugin/state_update.hpp"
 #include "kernels/instruction_set.hpp"
 
 namespace specllama {
@@ -22,9 +24,10 @@ public:
     // addresses: those of all functions in SPECLLAMA_GGML_FUNCTIONS, by name.
     // registry: ggml's registry of its CPU backend.
     // set: the kernels.
+    // updates_states: whether they update the states of recurrent layers.
     // Throws std::runtime_error, which says what differs, if the library is not laid out as ggml_layout.hpp says.
     KernelBufferType(const std::unordered_map<std::string, std::uintptr_t> & addresses, std::uintptr_t registry,
-                     const kernels::InstructionSet & set);
+                     const kernels::InstructionSet & set, bool updates_states);
 
     KernelBufferType(const KernelBufferType &) = delete;
     KernelBufferType & operator=(const KernelBufferType &) = delete;
@@ -48,14 +51,30 @@ private:
     bool compute_forward(ggml::ComputeParams * params, ggml::Tensor * op) override;
 
     // What this class computes in place of llama.cpp.
-    enum class Task { none, weights, experts, cache_product, flash_attention, fill_logits, spread_logits };
+    enum class Task {
+        none,
+        weights,
+        experts,
+        cache_product,
+        flash_attention,
+        fill_logits,
+        spread_logits,
+        copy_rows,
+        choose_rows,
+        update_state
+    };
     Task task_of(const ggml::Tensor * op) const;
     bool comes_from_ours(const ggml::Tensor * tensor) const;
     bool turns_rows(const ggml::Tensor * op) const;
-    // A kind of ggml's operations. ggml computes row_by_row, fill and set_rows row by row, and each row in the same way
-    // however many rows there are. Of the operations of the kind `other`, that is not known.
-    enum class Operation { other, row_by_row, fill, set_rows };
+    // A kind of ggml's operations. ggml computes all but `other` row by row, and each row in the same way however many
+    // rows there are. Of the operations of the kind `other`, that is not known.
+    enum class Operation { other, row_by_row, view, fill, set_rows, copy, get_rows, delta_net, scan };
     Operation operation_of(const ggml::Tensor * op) const;
+
+    // The update of a state that a CPY copies; null if it copies something else.
+    ggml::Tensor * update_of(const ggml::Tensor * copy) const;
+    std::optional<StateUpdate::Kind> update_kind(const ggml::Tensor * op) const;
+    void note_readers(const ggml::Tensor * op) const;
 
     // Whether the operation is a product of our weights, of one matrix or of experts.
     bool can_multiply(const ggml::Tensor * op) const;
@@ -64,6 +83,7 @@ private:
     ggml::Insides insides_;
     std::uintptr_t registry_;
     const kernels::InstructionSet & set_;
+    const bool updates_states_;
     PackedBuffers buffers_;
 };
 

@@ -118,6 +118,12 @@ struct Avx2Floats : private Avx2Lanes {
         return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(at))));
     }
     static Floats load_bytes(const uint8_t * at) { return {load_eight_bytes(at), load_eight_bytes(at + 8)}; }
+    // Past the caches, to a multiple of 32 bytes.
+    static void stream(float * at, Floats values) {
+        _mm256_stream_ps(at, values.low);
+        _mm256_stream_ps(at + 8, values.high);
+    }
+    static void finish_streams() { _mm_sfence(); }
     static Floats add(Floats a, Floats b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
     static Floats divide(Floats a, Floats b) { return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
     static Floats larger(Floats a, Floats b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }

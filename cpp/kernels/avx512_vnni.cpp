@@ -81,6 +81,12 @@ struct Avx512Floats {
         return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(at))));
     }
     static void store(float * at, Floats values) { _mm512_storeu_ps(at, values); }
+    // Past the caches, to a multiple of 32 bytes.
+    static void stream(float * at, Floats values) {
+        _mm256_stream_ps(at, _mm512_castps512_ps256(values));
+        _mm256_stream_ps(at + 8, _mm512_extractf32x8_ps(values, 1));
+    }
+    static void finish_streams() { _mm_sfence(); }
     static Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
     static Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
     static Floats divide(Floats a, Floats b) { return _mm512_div_ps(a, b); }

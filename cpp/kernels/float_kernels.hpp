@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "kernels/recurrent.hpp"
+
 // Loops over columns and steps are short. They are unrolled, so that their arrays become registers.
 #ifdef __clang__
 #define SPECLLAMA_UNROLL _Pragma("clang loop unroll(full)")
@@ -94,10 +96,12 @@ using Attend = void (*)(const Queries & queries, int64_t first, int64_t last, in
 // Adds the partial `from` to `into`. The cells of `from` come after the cells of `into`.
 using MergePartials = void (*)(Partial & into, const Partial & from, int64_t value_length);
 
+// What the kernels of an instruction set are, those of recurrent.hpp among them.
 struct FloatKernels {
     MultiplyRows multiply_rows[kCacheTypes];
     Attend attend[kCacheTypes];
     MergePartials merge;
+    UpdateState update_state;
 
     MultiplyRows multiply_rows_of(CacheType type) const { return multiply_rows[static_cast<int>(type)]; }
     Attend attend_to(CacheType type) const { return attend[static_cast<int>(type)]; }

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kernels/float_kernels.hpp"
+#include "kernels/recurrent_lanes.hpp"
 
 namespace specllama::kernels {
 
@@ -345,7 +346,8 @@ template <class F>
 constexpr FloatKernels kFloatKernels = {
     {multiply_rows<F, CacheType::half>, multiply_rows<F, CacheType::single>, multiply_rows<F, CacheType::q8>},
     {attend<F, CacheType::half>, attend<F, CacheType::single>, attend<F, CacheType::q8>},
-    merge<F>};
+    merge<F>,
+    update_state<F>};
 
 }  // namespace
 

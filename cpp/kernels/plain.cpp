@@ -133,6 +133,8 @@ struct PlainFloats {
         return each([&](int i) { return static_cast<float>(static_cast<int8_t>(at[i])); });
     }
     static void store(float * at, const Floats & a) { std::memcpy(at, a.at, sizeof a.at); }
+    static void stream(float * at, const Floats & a) { store(at, a); }
+    static void finish_streams() {}
     static Floats add(const Floats & a, const Floats & b) {
         return each([&](int i) { return a.at[i] + b.at[i]; });
     }

@@ -283,6 +283,10 @@ std::exception_ptr Scheduler::try_together(const std::vector<Want *> & group) {
         additions.push_back(want->addition);
         additions.back().padding = are_equal ? longest(group) - want->addition.count : 0;
     }
+    // llama.cpp moves recurrent states into the order that their texts have in the batch. So that is always the same.
+    std::sort(additions.begin(), additions.end(), [](const Sequence::Addition & one, const Sequence::Addition & other) {
+        return one.sequence->id() < other.sequence->id();
+    });
     const double start = now_seconds();
     try {
         Sequence::decode_together(additions.data(), additions.size());

@@ -140,11 +140,18 @@ class Products:
         return made
 
     def _computed(self, arena: int, result: int, threads: int) -> array.array[float]:
+        self._run(arena, [result], threads)
+        return self._content(result)
+
+    def _run(self, arena: int, results: Sequence[int], threads: int) -> None:
         self._use_threads(self._backend, threads)
         graph = self._new_graph(arena)
-        self._expand(graph, result)
+        for result in results:
+            self._expand(graph, result)
         if self._compute(self._backend, graph) != 0:
             raise RuntimeError("ggml could not compute a product")
+
+    def _content(self, result: int) -> array.array[float]:
         found: array.array[float] = array.array("f", bytes(self._num_bytes(result)))
         self._get(result, found.buffer_info()[0], 0, 4 * len(found))
         return found

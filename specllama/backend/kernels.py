@@ -20,6 +20,7 @@ ENVIRONMENT = "SPECLLAMA_KERNELS"
 """The environment variable for models without a choice of their own: ``auto``, ``off``, or an instruction set."""
 
 _TRIAL = "backend._kernel_trial"
+_STATE_TRIAL = "backend._state_trial"
 _SECONDS = 120.0  # the time limit of the trial, which usually takes one or two seconds
 _PLAIN = "plain"  # kernels in plain C++, for tests: slower than llama.cpp's own code
 
@@ -30,6 +31,8 @@ class Kernels:
 
     instruction_set: str = ""
     """The name of the instruction set, such as ``AVX2``; empty if our kernels are not offered to llama.cpp."""
+    updates_states: bool = False
+    """Whether they update recurrent states, too: not where this llama.cpp describes these operations otherwise."""
     why_not: str = ""
     """Why our kernels are not offered, in one line; empty if they are."""
     suspicious: bool = False
@@ -50,10 +53,10 @@ def decide() -> Kernels:
         return Kernels(why_not=why_not)
     name = _instruction_set(wanted)
     try:
-        _offer(name)
+        updates_states = _offer(name)
     except (LookupError, RuntimeError, ValueError) as error:
         return Kernels(why_not=str(error), suspicious=True)
-    return Kernels(instruction_set=name)
+    return Kernels(instruction_set=name, updates_states=updates_states)
 
 
 def has_instructions() -> bool:
@@ -94,33 +97,37 @@ def _instruction_set(wanted: str) -> str:
 _OFFERED: list[_core.KernelBufferType] = []  # what was offered to ggml: at most one in a process
 
 
-def _offer(name: str) -> None:
-    """Try our kernels in a child process, and offer them.
+def _offer(name: str) -> bool:
+    """Try our kernels in a child process, and offer them. Returns whether they update recurrent states.
 
     Raises:
         LookupError, RuntimeError: the kernels cannot be offered to this llama.cpp; the message says why.
     """
     library = _bindings._lib._name
-    trial = tried(_TRIAL, [library, name], key=trial_key(with_neighbours(library)), seconds=_SECONDS)
+    key = trial_key(with_neighbours(library))
+    trial = tried(_TRIAL, [library, name], key=key, seconds=_SECONDS)
     if not trial.ok:
         raise RuntimeError(f"their products were tried in a process of their own, and failed: {trial.reason}")
+    updates_states = tried(_STATE_TRIAL, [library, name], key=key, seconds=_SECONDS).ok
     cpu = CpuBackend(_bindings._lib)
     if not _OFFERED:
-        _OFFERED.append(offer_to(cpu, name))
+        _OFFERED.append(offer_to(cpu, name, updates_states=updates_states))
+    return updates_states
 
 
-def offer_to(cpu: CpuBackend, name: str) -> _core.KernelBufferType:
+def offer_to(cpu: CpuBackend, name: str, *, updates_states: bool = False) -> _core.KernelBufferType:
     """Put our buffer type before ggml's own ones. This may be called once in a process, also after models were loaded.
 
     Args:
         cpu: ggml's CPU backend.
         name: the instruction set.
+        updates_states: whether the kernels update recurrent states, too.
 
     Raises:
         LookupError: ggml lacks a function that is needed.
         RuntimeError: the layout of ggml's structs is not the one that our code expects.
     """
     addresses = {function: cpu.address(function) for function in _core.ggml_functions()}
-    made = _core.KernelBufferType(addresses, cpu.registry, name)
+    made = _core.KernelBufferType(addresses, cpu.registry, name, updates_states)
     made.offer(cpu.address(LIST), cpu.own_address("ggml_backend_dev_get_extra_bufts"))
     return made

@@ -51,7 +51,7 @@ def test_they_are_on_where_they_should_be() -> None:
         pytest.skip("this llama.cpp is built for a GPU")
     if os.environ.get(kernels.ENVIRONMENT, "auto") == "off":
         pytest.skip(f"{kernels.ENVIRONMENT}=off")
-    assert prepare_backend().kernels == kernels.Kernels(_core.instruction_sets()[0])
+    assert prepare_backend().kernels == kernels.Kernels(_core.instruction_sets()[0], updates_states=True)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ PYBIND11_MODULE(_core_test, module) {
     specllama::bind_translation_for_tests(module);
     specllama::bind_products_for_tests(module);
     specllama::bind_attention_for_tests(module);
+    specllama::bind_recurrent_for_tests(module);
     specllama::bind_memory_pages_for_tests(module);
     specllama::bind_ggml_probe_for_tests(module);
 }

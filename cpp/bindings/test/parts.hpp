@@ -15,6 +15,7 @@ void bind_token_lists_for_tests(pybind11::module_ & module);   // lists of token
 void bind_translation_for_tests(pybind11::module_ & module);   // how drafts of other tokenizers read texts
 void bind_products_for_tests(pybind11::module_ & module);      // products of quantized weights
 void bind_attention_for_tests(pybind11::module_ & module);     // the kernels of attention
+void bind_recurrent_for_tests(pybind11::module_ & module);     // the kernels of attention
 void bind_memory_pages_for_tests(pybind11::module_ & module);  // hints to the system about pages
 void bind_ggml_probe_for_tests(pybind11::module_ & module);    // what ggml_probe finds
 

@@ -8,6 +8,7 @@ import json
 import os
 from typing import Any
 
+from specllama.backend.prepare import prepare_backend
 from specllama.engine.costs import KERNELS_GENERATION, machine
 from specllama.engine.model import Model
 from specllama.engine.origin import origin_of
@@ -45,7 +46,7 @@ def _digest(model: Model) -> bytes:
         "form": _FORM,
         **origin_of(model),
         "file": None if settings.weights is not None else _identity(settings.path),
-        "kernels": [settings.kernels.instruction_set, KERNELS_GENERATION],
+        "kernels": [settings.kernels.instruction_set, KERNELS_GENERATION, prepare_backend().kernels.updates_states],
         "model_params": [getattr(settings.model_params, name, None) for name in _MODEL],
         "context_params": [getattr(settings.context_params, name, None) for name in _CONTEXT],
         "machine": machine(),
