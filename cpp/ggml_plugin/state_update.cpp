@@ -94,12 +94,22 @@ const float * floats_at(const ggml::Tensor * tensor, int64_t first, int64_t seco
 }
 
 ggml::Tensor * copy_of(const ggml::Tensor * op) {
-    ggml::Tensor * copy = nullptr;
-    std::memcpy(&copy, op->op_params + kCopyWords, sizeof copy);
-    return copy;
+    std::uintptr_t address = 0;
+    std::memcpy(&address, op->op_params + kCopyWords, sizeof address);
+    return reinterpret_cast<ggml::Tensor *>(address);
 }
 
-void set_copy(ggml::Tensor * op, ggml::Tensor * copy) { std::memcpy(op->op_params + kCopyWords, &copy, sizeof copy); }
+void set_copy(ggml::Tensor * op, ggml::Tensor * copy) {
+    const auto address = reinterpret_cast<std::uintptr_t>(copy);
+    std::memcpy(op->op_params + kCopyWords, &address, sizeof address);
+}
+
+// Whether the batch has all texts whose states llama.cpp moves: `chosen`, the numbers of its states' rows, are all that
+// there are. If not, states are moved between the operations that gather a batch's states and those that write new
+// ones.
+bool moves_no_further_state(const ggml::Tensor * chosen) {
+    return chosen->view_src != nullptr && chosen->view_src->ne[0] == chosen->ne[0];
+}
 
 float softplus(float x) { return x > 20.0F ? x : std::log(1.0F + std::exp(x)); }
 
@@ -130,12 +140,8 @@ void note_other_reader(ggml::Tensor * choice) {
 
 bool are_read_by_update(const ggml::Tensor * choice) { return (choice->op_params[kReadersWord] & kReadByUpdate) != 0; }
 
-// llama.cpp moves further texts' states after it has gathered those of the batch: then the places may have changed when
-// they are read.
 bool are_rows_read_in_place(const ggml::Tensor * choice) {
-    const ggml::Tensor * chosen = choice->src[1];
-    return choice->op_params[kReadersWord] == kReadByUpdate && chosen->view_src != nullptr &&
-           chosen->view_src->ne[0] == chosen->ne[0];
+    return choice->op_params[kReadersWord] == kReadByUpdate && moves_no_further_state(choice->src[1]);
 }
 
 StateUpdate::StateUpdate(const kernels::FloatKernels & kernels, Kind kind, ggml::Tensor * op)
@@ -209,7 +215,8 @@ float * StateUpdate::new_state_of(int64_t text, int64_t slot, bool in_place) con
 // Whether the states go to the rows of a CPY and nowhere else, and none of them to a row that another text is still to
 // be read from.
 bool StateUpdate::can_write_in_place() const {
-    if (copy_of(op_) == nullptr || op_->op_params[kOthersWord] != 0) {
+    if (copy_of(op_) == nullptr || op_->op_params[kOthersWord] != 0 ||
+        (kind_ == Kind::scan && !moves_no_further_state(op_->src[kIds]))) {
         return false;
     }
     for (int64_t from = 0; from < texts_; ++from) {

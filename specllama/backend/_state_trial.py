@@ -18,6 +18,7 @@ from .kernels import offer_to
 _BATCHES = (
     Batch(1, (0, 1), cells=2, slots=1),
     Batch(1, (1, 0), cells=2, slots=1),  # states that change their places
+    Batch(1, (0, 2), cells=3, slots=1, moved=(1,)),
     Batch(20, (0,), cells=2, slots=1),
     Batch(2, (0, 1), cells=3, slots=3),
     Batch(5, (0, 1), cells=3, slots=3),

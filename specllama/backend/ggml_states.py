@@ -26,12 +26,14 @@ class Batch:
         cells: how many texts the cache has room for. Its rows are the last states of all texts, then the states one
             token before, and so on.
         slots: how many states of each text the cache keeps.
+        moved: the rows of further states, which are moved to the rows behind those of the texts.
     """
 
     tokens: int
     states: Sequence[int]
     cells: int
     slots: int
+    moved: Sequence[int] = ()
 
 
 class States(Products):
@@ -82,7 +84,7 @@ class States(Products):
         inputs = self._new_matrix(arena, _F32, _INPUTS, tokens * texts)
         size = _LENGTH * rows * _HEADS
         cache = self._new_matrix(arena, _F32, size, batch.cells * batch.slots)
-        places = self._new_matrix(arena, _I32, texts, 1)
+        places = self._new_matrix(arena, _I32, texts + len(batch.moved), 1)
         chosen = self._line(arena, places, texts, 0)
         product = self._scale(arena, self._mul_mat(arena, weights, inputs), 0.05)
         shape = (_HEADS, tokens, texts)
@@ -95,24 +97,32 @@ class States(Products):
             given[3] = self._reshape(arena, given[3], 1, _HEADS, 1, 1)
             given += [keys, queries, chosen]
         else:
-            states = self._reshape(arena, self._get_rows(arena, cache, chosen), _LENGTH, rows, _HEADS, texts)
+            gathered = self._get_rows(arena, cache, chosen)
+            states = self._reshape(arena, gathered, _LENGTH, rows, _HEADS, texts)
             given = [queries, keys, values, self._reshape(arena, product, 1, *shape), others, states]
         result = self._operations[operation](arena, *given, batch.slots)
         results, written = rows * _HEADS * tokens * texts, min(tokens, batch.slots)
         if self._num_bytes(result) != 4 * (results + size * texts * batch.slots):
             return None
+        moved = []
+        if batch.moved:
+            further = self._line(arena, places, len(batch.moved), 4 * texts)
+            behind = self._cube(arena, cache, size, len(batch.moved), 1, 4 * size, 0, 4 * size * texts)
+            moved.append(self._copy(arena, self._get_rows(arena, cache, further), behind))
         made = self._cube(arena, result, size, texts, written, 4 * size, 4 * size * texts, 4 * results)
         places_of_states = (size, texts, written, 4 * size, 4 * size * batch.cells, 0)
         copied = self._copy(arena, made, self._cube(arena, cache, *places_of_states))
         self._require(self._allocate(arena, self._plain))
         self._fill(weights, self.quantized(kind))
         self._fill(inputs, self._inputs[: _INPUTS * tokens * texts])
-        self._fill(places, array.array("i", batch.states))
+        self._fill(places, array.array("i", [*batch.states, *batch.moved]))
         sizes = {cache: size * batch.cells * batch.slots, values: rows * _HEADS * tokens * texts}
         sizes |= dict.fromkeys((keys, queries), _LENGTH * _GROUPS * tokens * texts)
         for step, (tensor, count) in enumerate(sizes.items()):
             self._fill(tensor, array.array("f", (0.3 * x for x in numbers(count, 7901 + 18 * step))))
         sign = -0.4 if operation == "SSM_SCAN" else 0.4
         self._fill(others, array.array("f", (sign * abs(x) for x in numbers(_HEADS * tokens * texts, 6007))))
-        self._run(arena, [copied, result], THREADS if buffer_type else 1)
+        # In the order in which llama.cpp does it.
+        first = result if operation == "SSM_SCAN" else gathered
+        self._run(arena, [first, *moved, copied, result], THREADS if buffer_type else 1)
         return self._content(result)[:results], self._content(cache)

@@ -445,9 +445,11 @@ def write_hybrid(
     return path
 
 
-def write_scanning_hybrid(path: Path, vocabulary: Vocabulary, seed: int, noise: float = 0.0) -> Path:
+def write_scanning_hybrid(
+    path: Path, vocabulary: Vocabulary, seed: int, noise: float = 0.0, *, n_embd: int = 32, n_ff: int = 48
+) -> Path:
     """Write a granitehybrid model: layer 0 is a Mamba-2 scan (recurrent), layer 1 is attention. `noise`: as above."""
-    n_embd, n_ff, kernel, state, heads, groups = 32, 48, 4, 16, 4, 1
+    kernel, state, heads, groups = 4, 16, 4, 1
     inner = 2 * n_embd
     mixed = inner + 2 * groups * state
     weights = llama_weights(vocabulary, seed, n_embd=n_embd, n_ff=n_ff)

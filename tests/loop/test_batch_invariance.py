@@ -146,6 +146,7 @@ OTHERS: dict[str, Callable[[Path], Path]] = {
     "convolution": lambda path: tiny_models.write_hybrid(path, tiny_models.word_vocabulary(), 3, **WIDE),
     "delta net": lambda path: tiny_models.write_mtp_hybrid(path, tiny_models.word_vocabulary(), 3, heads=16, **WIDE),
     "scan": lambda path: tiny_models.write_recurrent(path, tiny_models.word_vocabulary(), 3, n_embd=256),
+    "scan of heads": lambda path: tiny_models.write_scanning_hybrid(path, tiny_models.word_vocabulary(), 3, **WIDE),
 }
 """Models with other memories."""
 
@@ -161,6 +162,25 @@ def test_other_memories_are_no_exception(other: Path, tokens: list[int]) -> None
     for length in (40, 530):
         assert differing(llm, tokens, length) == [], length
     assert llm.batch_invariant
+
+
+def test_they_are_near_llama_cpps_own(other: Path, tokens: list[int]) -> None:
+    llm, plain = opened(other, draft_model="lookup"), opened(other, kernels="off")
+    for count in (1, 8):
+        ours, theirs = (rows_behind(lent(each).sequence, tokens, 300, count) for each in (llm, plain))
+        assert np.abs(ours - theirs).mean() < 0.05 * theirs.std()
+
+
+@pytest.mark.parametrize("other", ["convolution", "delta net", "scan of heads"], indirect=True)
+def test_several_texts_of_recurrent_memories_are_those_alone(other: Path, tokens: list[int]) -> None:
+    llm = opened(other, n_ctx=256, draft_model=str(other), draft_kwargs={"kernels": "off"})
+    prompts = [tokens[start : start + 20 + 7 * place] for place, start in enumerate(range(0, 350, 50))]
+    options = {"max_tokens": 30, "temperature": 0, "logit_bias": {llm.token_eos(): -100.0}, "progress": False}
+    alone = [outcome.text for outcome in llm.create_completions(prompts, max_parallel=1, num_draft_tokens=0, **options)]
+    for drafted in (0, 3, "auto"):
+        for most in (3, 7):
+            found = llm.create_completions(prompts, max_parallel=most, num_draft_tokens=drafted, **options)
+            assert [outcome.text for outcome in found] == alone
 
 
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.9, "seed": 5}], ids=["greedy", "coupled"])
