@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import ctypes
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from .ggml import CpuBackend
@@ -46,13 +47,8 @@ class States(Products):
             LookupError: this ggml lacks one of the operations.
         """
         super().__init__(cpu, _INPUTS, _HEADS, _TOKENS)
-        address, number, long, size, real = (
-            ctypes.c_void_p,
-            ctypes.c_int,
-            ctypes.c_int64,
-            ctypes.c_size_t,
-            ctypes.c_float,
-        )
+        address, number, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+        size, real = ctypes.c_size_t, ctypes.c_float
         name = cpu.function
         self._new_tensor = name("ggml_new_tensor_4d", address, address, number, *[long] * 4)
         self._reshape = name("ggml_reshape_4d", address, address, address, *[long] * 4)
@@ -80,49 +76,59 @@ class States(Products):
         weights_arena, arena = self._arena(), self._arena()
         weights = self._new_matrix(weights_arena, kind, _INPUTS, _HEADS)
         self._require(self._allocate(weights_arena, buffer_type or self._plain))
-        tokens, texts, rows = batch.tokens, len(batch.states), _ROWS[operation]
-        inputs = self._new_matrix(arena, _F32, _INPUTS, tokens * texts)
-        size = _LENGTH * rows * _HEADS
-        cache = self._new_matrix(arena, _F32, size, batch.cells * batch.slots)
+        texts, rows = len(batch.states), _ROWS[operation]
+        shape = (_HEADS, batch.tokens, texts)
+        inputs = self._new_matrix(arena, _F32, _INPUTS, batch.tokens * texts)
+        cache = self._new_matrix(arena, _F32, _LENGTH * rows * _HEADS, batch.cells * batch.slots)
         places = self._new_matrix(arena, _I32, texts + len(batch.moved), 1)
-        chosen = self._line(arena, places, texts, 0)
         product = self._scale(arena, self._mul_mat(arena, weights, inputs), 0.05)
-        shape = (_HEADS, tokens, texts)
-        keys, queries = (self._new_tensor(arena, _F32, _LENGTH, _GROUPS, tokens, texts) for _ in range(2))
+        keys, queries = (self._new_tensor(arena, _F32, _LENGTH, _GROUPS, *shape[1:]) for _ in range(2))
         values = self._new_tensor(arena, _F32, rows, *shape)
         others = self._new_tensor(arena, _F32, 1, *shape)  # the rates of a delta net, the decays of a scan
+        chosen = self._line(arena, places, texts, 0)
         if operation == "SSM_SCAN":
             states = self._reshape(arena, cache, _LENGTH, rows, _HEADS, batch.cells * batch.slots)
-            given = [states, values, self._reshape(arena, product, *shape, 1), self._line(arena, others, _HEADS, 0)]
-            given[3] = self._reshape(arena, given[3], 1, _HEADS, 1, 1)
-            given += [keys, queries, chosen]
+            decays = self._reshape(arena, self._line(arena, others, _HEADS, 0), 1, _HEADS, 1, 1)
+            given = [states, values, self._reshape(arena, product, *shape, 1), decays, keys, queries, chosen]
         else:
             gathered = self._get_rows(arena, cache, chosen)
             states = self._reshape(arena, gathered, _LENGTH, rows, _HEADS, texts)
             given = [queries, keys, values, self._reshape(arena, product, 1, *shape), others, states]
         result = self._operations[operation](arena, *given, batch.slots)
-        results, written = rows * _HEADS * tokens * texts, min(tokens, batch.slots)
-        if self._num_bytes(result) != 4 * (results + size * texts * batch.slots):
+        num_results = rows * math.prod(shape)
+        if self._num_bytes(result) != 4 * (num_results + _LENGTH * rows * _HEADS * texts * batch.slots):
             return None
-        moved = []
-        if batch.moved:
-            further = self._line(arena, places, len(batch.moved), 4 * texts)
-            behind = self._cube(arena, cache, size, len(batch.moved), 1, 4 * size, 0, 4 * size * texts)
-            moved.append(self._copy(arena, self._get_rows(arena, cache, further), behind))
-        made = self._cube(arena, result, size, texts, written, 4 * size, 4 * size * texts, 4 * results)
-        places_of_states = (size, texts, written, 4 * size, 4 * size * batch.cells, 0)
-        copied = self._copy(arena, made, self._cube(arena, cache, *places_of_states))
+        first = result if operation == "SSM_SCAN" else gathered  # as llama.cpp orders them
+        order = [first, *self._moved(arena, cache, places, batch), self._copied(arena, cache, result, batch, rows)]
         self._require(self._allocate(arena, self._plain))
         self._fill(weights, self.quantized(kind))
-        self._fill(inputs, self._inputs[: _INPUTS * tokens * texts])
+        self._fill(inputs, self._inputs[: _INPUTS * batch.tokens * texts])
         self._fill(places, array.array("i", [*batch.states, *batch.moved]))
-        sizes = {cache: size * batch.cells * batch.slots, values: rows * _HEADS * tokens * texts}
-        sizes |= dict.fromkeys((keys, queries), _LENGTH * _GROUPS * tokens * texts)
-        for step, (tensor, count) in enumerate(sizes.items()):
+        for step, tensor in enumerate((cache, values, keys, queries)):
+            count = self._num_bytes(tensor) // 4
             self._fill(tensor, array.array("f", (0.3 * x for x in numbers(count, 7901 + 18 * step))))
         sign = -0.4 if operation == "SSM_SCAN" else 0.4
-        self._fill(others, array.array("f", (sign * abs(x) for x in numbers(_HEADS * tokens * texts, 6007))))
-        # In the order in which llama.cpp does it.
-        first = result if operation == "SSM_SCAN" else gathered
-        self._run(arena, [first, *moved, copied, result], THREADS if buffer_type else 1)
-        return self._content(result)[:results], self._content(cache)
+        self._fill(others, array.array("f", (sign * abs(x) for x in numbers(math.prod(shape), 6007))))
+        self._run(arena, [*order, result], THREADS if buffer_type else 1)
+        return self._content(result)[:num_results], self._content(cache)
+
+    def _moved(self, arena: int, cache: int, places: int, batch: Batch) -> list[int]:
+        """The copies of further states to the rows behind those of the texts."""
+        if not batch.moved:
+            return []
+        texts, bytes_of_row = len(batch.states), self._num_bytes(cache) // (batch.cells * batch.slots)
+        further = self._line(arena, places, len(batch.moved), 4 * texts)
+        sizes = (bytes_of_row // 4, len(batch.moved), 1, bytes_of_row, 0)
+        behind = self._cube(arena, cache, *sizes, bytes_of_row * texts)
+        return [self._copy(arena, self._get_rows(arena, cache, further), behind)]
+
+    def _copied(self, arena: int, cache: int, result: int, batch: Batch, rows: int) -> int:
+        """The copies of the new states, which stand behind the results, to the first rows of the cache."""
+        size, texts, written = _LENGTH * rows * _HEADS, len(batch.states), min(batch.tokens, batch.slots)
+        start = 4 * rows * _HEADS * batch.tokens * texts
+        made = self._cube(arena, result, size, texts, written, 4 * size, 4 * size * texts, start)
+        return int(
+            self._copy(
+                arena, made, self._cube(arena, cache, size, texts, written, 4 * size, 4 * size * batch.cells, 0)
+            )
+        )
