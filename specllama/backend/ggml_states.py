@@ -128,7 +128,5 @@ class States(Products):
         start = 4 * rows * _HEADS * batch.tokens * texts
         made = self._cube(arena, result, size, texts, written, 4 * size, 4 * size * texts, start)
         return int(
-            self._copy(
-                arena, made, self._cube(arena, cache, size, texts, written, 4 * size, 4 * size * batch.cells, 0)
-            )
+            self._copy(arena, made, self._cube(arena, cache, size, texts, written, 4 * size, 4 * size * batch.cells, 0))
         )
