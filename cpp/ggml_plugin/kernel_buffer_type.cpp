@@ -1,7 +1,6 @@
 #include "ggml_plugin/kernel_buffer_type.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <iterator>
 #include <optional>
@@ -124,6 +123,7 @@ KernelBufferType::Task KernelBufferType::task_of(const ggml::Tensor * op) const 
             case Operation::row_by_row:
             case Operation::view:
             case Operation::other:
+            case Operation::unknown:
                 return Task::none;
         }
     }
@@ -166,9 +166,9 @@ KernelBufferType::Operation KernelBufferType::operation_of(const ggml::Tensor * 
                                           "GLU",   "SOFT_MAX", "ADD_ID", "ARGSORT", "TOP_K",   "CLAMP",
                                           "DIV",   "SUM_ROWS", "CONCAT", "REPEAT",  "SSM_CONV"};
     constexpr const char * kViews[] = {"RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"};
-    thread_local std::array<std::optional<Operation>, 256> known = {};
-    std::optional<Operation> & found = known[static_cast<uint8_t>(op->op)];
-    if (!found) {
+    std::atomic<Operation> & known = operations_[static_cast<uint8_t>(op->op)];
+    Operation found = known.load(std::memory_order_relaxed);
+    if (found == Operation::unknown) {
         const char * name = api_.ggml_op_name(op->op);
         const auto is_it = [name](const char * other) { return std::strcmp(name, other) == 0; };
         found = is_it("FILL")                                                    ? Operation::fill
@@ -180,8 +180,12 @@ KernelBufferType::Operation KernelBufferType::operation_of(const ggml::Tensor * 
                 : std::any_of(std::begin(kViews), std::end(kViews), is_it)       ? Operation::view
                 : std::any_of(std::begin(kRowByRow), std::end(kRowByRow), is_it) ? Operation::row_by_row
                                                                                  : Operation::other;
+        known.store(found, std::memory_order_relaxed);
+        if (found == Operation::delta_net || found == Operation::scan) {
+            has_states_ = true;
+        }
     }
-    return *found;
+    return found;
 }
 
 std::optional<StateUpdate::Kind> KernelBufferType::update_kind(const ggml::Tensor * op) const {
@@ -202,15 +206,18 @@ ggml::Tensor * KernelBufferType::update_of(const ggml::Tensor * copy) const {
 // Notes that an operation reads the rows of a GET_ROWS, or the new states of an update, unless it is one of those that
 // know of each other: updates, and copies to rows.
 void KernelBufferType::note_readers(const ggml::Tensor * op) const {
+    if (!updates_states_ || !has_states_) {
+        return;
+    }
     const Operation operation = operation_of(op);
-    if (!updates_states_ || operation == Operation::view) {
+    if (operation == Operation::view) {
         return;
     }
     const bool is_update = operation == Operation::delta_net && update_kind(op);
     const bool is_copy = operation == Operation::copy && is_copy_of_rows(op);
     for (ggml::Tensor * source : op->src) {
         if (source == nullptr) {
-            break;
+            continue;
         }
         ggml::Tensor * whole = source->view_src == nullptr ? source : source->view_src;
         switch (operation_of(whole)) {

@@ -2,6 +2,8 @@
 // to compute the attention of models that have such weights. Only cpp/ggml and cpp/ggml_plugin know ggml's insides.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -68,7 +70,18 @@ private:
     bool turns_rows(const ggml::Tensor * op) const;
     // A kind of ggml's operations. ggml computes all but `other` row by row, and each row in the same way however many
     // rows there are. Of the operations of the kind `other`, that is not known.
-    enum class Operation { other, row_by_row, view, fill, set_rows, copy, get_rows, delta_net, scan };
+    enum class Operation : uint8_t {
+        unknown,
+        other,
+        row_by_row,
+        view,
+        fill,
+        set_rows,
+        copy,
+        get_rows,
+        delta_net,
+        scan
+    };
     Operation operation_of(const ggml::Tensor * op) const;
 
     // The update of a state that a CPY copies; null if it copies something else.
@@ -85,6 +98,8 @@ private:
     const kernels::InstructionSet & set_;
     const bool updates_states_;
     PackedBuffers buffers_;
+    mutable std::array<std::atomic<Operation>, 256> operations_ = {};  // by ggml's numbers
+    mutable std::atomic<bool> has_states_ = false;  // whether a model with recurrent layers has been seen
 };
 
 }  // namespace specllama
