@@ -93,6 +93,11 @@ const float * floats_at(const ggml::Tensor * tensor, int64_t first, int64_t seco
     return reinterpret_cast<const float *>(at(tensor, first, second, third));
 }
 
+// The values of a delta net, or the inputs of a scan: as many numbers as there are results.
+const ggml::Tensor * values_of(StateUpdate::Kind kind, const ggml::Tensor * op) {
+    return op->src[kind == StateUpdate::Kind::scan ? static_cast<int>(kX) : kValue];
+}
+
 ggml::Tensor * copy_of(const ggml::Tensor * op) {
     std::uintptr_t address = 0;
     std::memcpy(&address, op->op_params + kCopyWords, sizeof address);
@@ -120,8 +125,8 @@ bool are_states_copied(const ggml::Tensor * update, const ggml::Tensor * copy) {
 }
 
 bool reads_states(StateUpdate::Kind kind, const ggml::Tensor * update, const ggml::Tensor * source) {
-    const ggml::Tensor * values = update->src[kind == StateUpdate::Kind::scan ? static_cast<int>(kX) : kValue];
-    return source == update || source->view_offs >= static_cast<std::size_t>(count_of(values)) * sizeof(float);
+    const auto results = static_cast<std::size_t>(count_of(values_of(kind, update)));
+    return source == update || source->view_offs >= results * sizeof(float);
 }
 
 void note_other_reader_of_states(ggml::Tensor * update) {
@@ -148,7 +153,7 @@ StateUpdate::StateUpdate(const kernels::FloatKernels & kernels, Kind kind, ggml:
     : kernels_(kernels),
       kind_(kind),
       op_(op),
-      values_(op->src[kind == Kind::scan ? static_cast<int>(kX) : kValue]),
+      values_(values_of(kind, op)),
       keys_(op->src[kind == Kind::scan ? static_cast<int>(kB) : kKey]),
       queries_(op->src[kind == Kind::scan ? static_cast<int>(kC) : kQuery]),
       length_(keys_->ne[0]),

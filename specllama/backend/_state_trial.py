@@ -22,7 +22,9 @@ _BATCHES = (
     Batch(20, (0,), cells=2, slots=1),
     Batch(2, (0, 1), cells=3, slots=3),
     Batch(5, (0, 1), cells=3, slots=3),
-    Batch(1, (4, 6), cells=3, slots=3),  # after rollbacks of one token, and of two
+    Batch(1, (3, 7), cells=3, slots=3),  # after rollbacks of one token, and of two
+    Batch(3, (3, 7), cells=3, slots=3),  # the same: new snapshots go where these states are read
+    Batch(2, (4, 6), cells=3, slots=3),  # a text's snapshot would go where another's state is read
 )
 _SMALL = 1e-4  # the largest relative difference of results. A right layout gives a millionth, a wrong one 1
 
