@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 import pytest
 import tiny_models as tiny
+from engine import opened
 from exact import EXACT_CACHE
 from fresh import assert_texts_of_plain_decoding, text_of
 from heads import Headed
 from mtp_driver import MtpDriver
 from mtp_models import KINDS, SEVERAL, WITHOUT_GRAPH, write_mtp_model
+from test_engine_statistics import PROMPT as LETTERS
+from test_engine_statistics import VOCAB, Scorer, assert_drafted_sequences_are_the_targets
 from test_heads import GAMMA, LONG
 
 import specllama
@@ -74,6 +77,18 @@ def test_they_are_fed_as_by_llama_cpp(tmp_path: Path, arch: str, count: int) -> 
         loop.close()
     assert found == expected
     assert {0, 1} <= {accepted for accepted, _ in found}
+
+
+@pytest.mark.statistics
+@pytest.mark.sampled(4)
+@each_model
+@pytest.mark.parametrize("rule", ["rejection", "block"])
+def test_sequences_have_the_targets_distribution(tmp_path: Path, arch: str, count: int, rule: str) -> None:
+    path = write_mtp_model(tmp_path / "model.gguf", tiny.letter_vocabulary(VOCAB), arch, count=count)
+    engine, plain = Headed(path, "mtp", _core.Drafter.head), opened(path, n_ctx=64, logits_all=True)
+    assert_drafted_sequences_are_the_targets(engine, Scorer(plain, LETTERS), "T=1.5 top-p 0.8", rule)
+    engine.close()
+    plain.close()
 
 
 @each_model
