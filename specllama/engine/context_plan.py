@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -72,8 +74,7 @@ class ContextPlan:
             return False
         if given.get("embedding") or any(given.get(name) not in (None, llama_cpp.GGML_TYPE_F16) for name in _TYPES):
             return False
-        n_embd, n_head = llama_cpp.llama_model_n_embd(weights), llama_cpp.llama_model_n_head(weights)
-        return bool(n_head > 0 and n_embd % (16 * n_head) == 0)  # our kernels compute 16 numbers at once
+        return _head_size(weights) % 16 == 0  # our kernels compute 16 numbers at once
 
 
 def most_snapshots(num_texts: int) -> int:
@@ -86,6 +87,22 @@ def has_flash_attention(params: Any) -> bool:
     if hasattr(params, "flash_attn_type"):
         return bool(params.flash_attn_type != llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED)
     return bool(params.flash_attn)  # llama-cpp-python before 0.3.17
+
+
+def _head_size(weights: Any) -> float:
+    """How many numbers an attention head's keys have, in a loaded model."""
+    architecture = _said(weights, "general.architecture")
+    if found := _said(weights, f"{architecture}.attention.key_length"):
+        return float(found)
+    n_embd, n_head = llama_cpp.llama_model_n_embd(weights), llama_cpp.llama_model_n_head(weights)
+    return n_embd / n_head if n_head > 0 else math.inf
+
+
+def _said(weights: Any, name: str) -> str:
+    """What a loaded model's metadata say; empty if they lack the name."""
+    room = ctypes.create_string_buffer(64)
+    size = llama_cpp.llama_model_meta_val_str(weights, name.encode(), room, len(room))
+    return room.value.decode("utf-8", "replace") if size > 0 else ""
 
 
 def _have_flash_attention(params: Any) -> None:

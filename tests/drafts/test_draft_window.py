@@ -13,7 +13,7 @@ import pytest
 from engine import Engine, api, begin, opened
 from exact import EXACT_CACHE
 from fresh import RULES, assert_texts_of_plain_decoding, text_of
-from test_engine_statistics import Scorer, assert_drafted_sequences_are_the_targets
+from test_engine_statistics import CHAINS, Scorer, assert_drafted_sequences_are_the_targets
 from test_scheduler import prompts
 
 import specllama
@@ -154,7 +154,7 @@ def test_sequences_have_the_distribution_of_the_target(
 ) -> None:
     """With a window that moves in the middle of them."""
     engine = make_engine("letters_good", 5, target=tiny_files.letters)
-    assert_drafted_sequences_are_the_targets(engine, scorer, chain, rule)
+    assert_drafted_sequences_are_the_targets(engine, scorer, CHAINS[chain], rule)
 
 
 def test_a_text_that_goes_back(make_engine: Callable[..., Windowed], tiny_files: TinyFiles) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,8 @@ from fresh import assert_texts_of_plain_decoding, text_of
 from heads import Headed
 from mtp_driver import MtpDriver
 from mtp_models import KINDS, SEVERAL, WITHOUT_GRAPH, write_mtp_model
+from test_engine_statistics import OFF, VOCAB, Scorer, assert_drafted_sequences_are_the_targets
 from test_engine_statistics import PROMPT as LETTERS
-from test_engine_statistics import VOCAB, Scorer, assert_drafted_sequences_are_the_targets
 from test_heads import GAMMA, LONG
 
 import specllama
@@ -86,7 +87,8 @@ def test_they_are_fed_as_by_llama_cpp(tmp_path: Path, arch: str, count: int) -> 
 def test_sequences_have_the_targets_distribution(tmp_path: Path, arch: str, count: int, rule: str) -> None:
     path = write_mtp_model(tmp_path / "model.gguf", tiny.letter_vocabulary(VOCAB), arch, count=count)
     engine, plain = Headed(path, "mtp", _core.Drafter.head), opened(path, n_ctx=64, logits_all=True)
-    assert_drafted_sequences_are_the_targets(engine, Scorer(plain, LETTERS), "T=1.5 top-p 0.8", rule)
+    hot = dataclasses.replace(OFF, temperature=5.0)  # these models are often sure
+    assert_drafted_sequences_are_the_targets(engine, Scorer(plain, LETTERS), hot, rule)
     engine.close()
     plain.close()
 

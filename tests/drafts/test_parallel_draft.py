@@ -13,8 +13,8 @@ from engine import Engine
 from exact import EXACT_CACHE
 from fresh import RULES, assert_texts_of_plain_decoding, text_of
 from test_draft_window import LONG
+from test_engine_statistics import CHAINS, VOCAB, Scorer, assert_drafted_sequences_are_the_targets
 from test_engine_statistics import PROMPT as LETTERS
-from test_engine_statistics import VOCAB, Scorer, assert_drafted_sequences_are_the_targets
 from test_scheduler import prompts
 from transcribed import forward
 
@@ -96,7 +96,7 @@ def test_sequences_have_the_distribution_of_the_target(
     tiny_files: TinyFiles, scorer: Scorer, chain: str, rule: str
 ) -> None:
     engine = Parallel(tiny_files.letters, tiny_files.letters_good)
-    assert_drafted_sequences_are_the_targets(engine, scorer, chain, rule)
+    assert_drafted_sequences_are_the_targets(engine, scorer, CHAINS[chain], rule)
     engine.close()
 
 

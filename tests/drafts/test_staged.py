@@ -12,7 +12,7 @@ from engine import Engine, opened
 from exact import EXACT_CACHE
 from fresh import RULES, assert_texts_of_plain_decoding, text_of
 from test_draft_window import LONG
-from test_engine_statistics import Scorer, assert_drafted_sequences_are_the_targets
+from test_engine_statistics import CHAINS, Scorer, assert_drafted_sequences_are_the_targets
 from test_scheduler import prompts
 
 import specllama
@@ -131,7 +131,7 @@ def test_sequences_have_the_distribution_of_the_target(
     tiny_files: TinyFiles, scorer: Scorer, chain: str, rule: str, inner: str
 ) -> None:
     engine = Staged(tiny_files.letters, tiny_files.letters_good, inner_of(tiny_files, inner))
-    assert_drafted_sequences_are_the_targets(engine, scorer, chain, rule)
+    assert_drafted_sequences_are_the_targets(engine, scorer, CHAINS[chain], rule)
     engine.close()
 
 

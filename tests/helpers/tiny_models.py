@@ -480,9 +480,21 @@ def write_scanning_hybrid(
     return path
 
 
-def write_sinks(path: Path, vocabulary: Vocabulary, seed: int, noise: float = 0.0) -> Path:
-    """Write a gpt-oss model: a mixture with sinks, and windows of `WINDOW` in every other layer. `noise`: as above."""
-    n_embd, n_ff, n_layer, count = 32, 48, 4, 6
+def write_sinks(
+    path: Path,
+    vocabulary: Vocabulary,
+    seed: int,
+    noise: float = 0.0,
+    *,
+    n_embd: int = 32,
+    n_ff: int = 48,
+    head_size: int | None = None,
+) -> Path:
+    """Write a gpt-oss model: a mixture with sinks, and windows of `WINDOW` in every other layer. `noise`: as above.
+
+    `head_size`: of its 4 heads, if they are not a quarter of the model's width.
+    """
+    n_layer, count = 4, 6
     weights = with_experts(llama_weights(vocabulary, seed, n_embd=n_embd, n_ff=n_ff, n_layer=n_layer), seed, count)
     rng = np.random.default_rng(seed + 1)
     for i in range(n_layer):
@@ -491,6 +503,10 @@ def write_sinks(path: Path, vocabulary: Vocabulary, seed: int, noise: float = 0.
         weights[f"{block}.ffn_down_exps.weight"][:, 0] = 0.0
         weights[f"{block}.attn_sinks.weight"] = rng.standard_normal(4).astype(np.float32)
         weights[f"{block}.attn_output.bias"] = np.zeros(n_embd, np.float32)
+        if head_size is not None:
+            for name, heads in (("q", 4), ("k", 2), ("v", 2)):
+                weights[f"{block}.attn_{name}.weight"] = _dense(rng, heads * head_size, n_embd, 1.5)
+            weights[f"{block}.attn_output.weight"] = _writes_residual(_dense(rng, n_embd, 4 * head_size, 2.0))
         for name, size in (("gate_inp", ()), ("gate_exps", (n_ff,)), ("up_exps", (n_ff,)), ("down_exps", (n_embd,))):
             weights[f"{block}.ffn_{name}.bias"] = np.zeros((count, *size), np.float32)
     weights = noisy(weights, noise, seed) if noise else weights
@@ -498,7 +514,10 @@ def write_sinks(path: Path, vocabulary: Vocabulary, seed: int, noise: float = 0.
     writer.add_head_count(4)
     writer.add_head_count_kv(2)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(n_embd // 4)
+    writer.add_rope_dimension_count(head_size or n_embd // 4)
+    if head_size is not None:
+        writer.add_key_length(head_size)
+        writer.add_value_length(head_size)
     writer.add_sliding_window(WINDOW)
     writer.add_expert_count(count)
     writer.add_expert_used_count(NUM_USED)

@@ -143,6 +143,9 @@ def test_alibi_is_no_exception(tmp_path: Path, tokens: list[int]) -> None:
 WIDE = {"n_embd": 256, "n_ff": 512}
 OTHERS: dict[str, Callable[[Path], Path]] = {
     "windows": lambda path: tiny_models.write_sliding_window(path, tiny_models.word_vocabulary(), 3, **WIDE),
+    "sinks": lambda path: tiny_models.write_sinks(
+        path, tiny_models.word_vocabulary(), 3, n_embd=96, n_ff=64, head_size=32
+    ),
     "convolution": lambda path: tiny_models.write_hybrid(path, tiny_models.word_vocabulary(), 3, **WIDE),
     "delta net": lambda path: tiny_models.write_mtp_hybrid(path, tiny_models.word_vocabulary(), 3, heads=16, **WIDE),
     "scan": lambda path: tiny_models.write_recurrent(path, tiny_models.word_vocabulary(), 3, n_embd=256),
@@ -162,6 +165,12 @@ def test_other_memories_are_no_exception(other: Path, tokens: list[int]) -> None
     for length in (40, 530):
         assert differing(llm, tokens, length) == [], length
     assert llm.batch_invariant
+
+
+@pytest.mark.parametrize("other", ["sinks"], indirect=True)
+def test_flash_attention_is_on_by_the_size_of_a_head(other: Path) -> None:
+    """As of gpt-oss, whose heads are wider than its width over their number. Our kernels take whole lanes."""
+    assert opened(other).has_flash_attention
 
 
 def test_they_are_near_llama_cpps_own(other: Path, tokens: list[int]) -> None:

@@ -111,19 +111,19 @@ def count_sequences(generate: Callable[[int], list[int]], n: int) -> ref.Array:
     return counts
 
 
-def assert_drafted_sequences_are_the_targets(engine: Engine, scorer: Scorer, chain: str, rule: str) -> None:
+def assert_drafted_sequences_are_the_targets(engine: Engine, scorer: Scorer, chain: ref.Chain, rule: str) -> None:
     """A loop over the letters, two tokens drafted a round: some are accepted, and texts are the target's in law."""
     accepted = 0
 
     def generate(seed: int) -> list[int]:
         nonlocal accepted
-        tokens = engine.generate(PROMPT, LENGTH, rule=rule, gamma=2, seed=seed, **core_settings(CHAINS[chain]))
+        tokens = engine.generate(PROMPT, LENGTH, rule=rule, gamma=2, seed=seed, **core_settings(chain))
         accepted += sum(found.num_accepted for found in engine.rounds)
         return tokens
 
     counts = count_sequences(generate, 1500)
     assert accepted > 100
-    assert chi_square(counts, sequence_probabilities(scorer, CHAINS[chain])) > LEVEL
+    assert chi_square(counts, sequence_probabilities(scorer, chain)) > LEVEL
 
 
 def assert_pairs_are_the_targets(
