@@ -649,10 +649,10 @@ def after_restart(data: Path) -> str:
     return table(["tokens", *times.split("|"), "llama-server reads, s", "it restores a slot, s"], rows)
 
 
-def keeping_cost(data: Path) -> str:
+def keeping_cost(data: Path, name: str = "keeping-cost") -> str:
     """What keeping a short call in a folder costs."""
     rows = []
-    for row in load(data, "keeping-cost")["rows"]:
+    for row in load(data, name)["rows"]:
         cells = [f"{row['tokens']}"]
         for place in (0, 1):  # the time, and that of all processors
             pairs = zip(row["with"], row["without"], strict=True)
@@ -660,6 +660,11 @@ def keeping_cost(data: Path) -> str:
             cells.append(f"{_median(ratios):+.1f} % ({min(ratios):+.1f} - {max(ratios):+.1f})")
         rows.append(cells)
     return table(["tokens of an answer", "time", "processor time"], rows)
+
+
+def learning_cost(data: Path) -> str:
+    """What keeping what a draft can learn costs."""
+    return keeping_cost(data, "learning-cost")
 
 
 def overhead(data: Path) -> str:
@@ -794,8 +799,8 @@ TABLES = {
         whole_headline, whole_calls, whole_categories, limits, instruction_sets, tools, speedups, methods,
         methods_at_7b, sources, recipes, sibling_losses, kinds_of_drafts, details, categories, batches, behind_2000,
         long_contexts, gains, shapes, rounds, texts_of_shapes, ceilings, accuracy, perplexity, loading, splits,
-        many_texts, text_memory,
-        llama_server, agent_prompts, agent_prompts_sent, after_restart, keeping_cost, overhead, earlier_texts,
+        many_texts, text_memory, learning_cost, earlier_texts,
+        llama_server, agent_prompts, agent_prompts_sent, after_restart, keeping_cost, overhead,
         lookup_cost, json_schemas, ik_llama_cpp, ik_llama_cpp_prompts, compatibility, states, machines,
     )
 }  # fmt: skip

@@ -1,16 +1,18 @@
-"""Compares short calls with a folder that keeps their texts (``cache_dir``), and without, by turns.
+"""Compares short calls with a folder that keeps their texts (``cache_dir``, or ``learn``), and without, by turns.
 
-``python scripts/keeping_cost.py MODEL``. Each call has a prompt of its own, so that each is kept as a whole. The time
-of a call lasts until its text is written. Its processor time, that of all threads, says the same on a machine that does
-other things besides; ``-t 1`` has no thread wait for another one.
+``python scripts/keeping_cost.py MODEL [--learn]``. Each call has a prompt of its own, so that each is kept as a whole.
+The time of a call lasts until its text is written. Its processor time, that of all threads, says the same on a machine
+that does other things besides; ``-t 1`` has no thread wait for another one.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +22,7 @@ import recorded
 import specllama
 from specllama.backend.cpu import default_threads
 from specllama.evidence.machine import describe_machine
+from specllama.models import resolve
 
 LENGTHS = (64, 256)  # tokens of an answer
 PROMPT = 64  # tokens
@@ -38,6 +41,8 @@ def called(llm: specllama.Llama, prompt: Sequence[int], length: int) -> Sample:
     for _ in llm.engine.generate(prompt, max_tokens=length, temperature=0.0):
         pass
     llm.engine.store.flush()
+    if llm.engine.account.examples is not None:
+        llm.engine.account.examples.flush()
     found = Sample(time.perf_counter() - start, time.process_time() - processor)
     if llm.stats.num_tokens != length:
         raise RuntimeError(f"{llm.stats.num_tokens} tokens instead of {length}")
@@ -75,15 +80,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("model")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="tokens of an answer")
     parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--learn", action="store_true", help="keep what a draft can learn, and no KV cache")
     parser.add_argument("-t", "--threads", type=int, default=default_threads())
     given = parser.parse_args(arguments)
     n = given.threads
     options = {"n_ctx": 1024, "n_threads": n, "n_threads_batch": n, "verbose": False}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        specllama.Llama(given.model, **options) as without,
-        specllama.Llama(given.model, cache_dir=Path(folder), **options) as keeping,
-    ):
+    model = resolve(given.model)
+    with tempfile.TemporaryDirectory() as folder, specllama.Llama(model, **options) as without, ExitStack() as stack:
+        kept: dict[str, object] = {"cache_dir": Path(folder)}
+        if given.learn:
+            kept, os.environ["SPECLLAMA_CACHE"] = {"learn": True}, folder
+        keeping = stack.enter_context(specllama.Llama(model, **kept, **options))
         random, n_vocab, rows = np.random.default_rng(1), without.n_vocab(), []
         for length in given.lengths:
             prompts = random.integers(n_vocab // 10, n_vocab // 2, (given.repeats + 1, PROMPT)).tolist()

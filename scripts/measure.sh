@@ -33,6 +33,7 @@
 #   agent-prompts-q4_k_m    an agent's prompts with restarts (an hour), and what is put back after a restart (half an
 #   after-restart-q4_k_m    hour); LLAMA_SERVER as above. Only by name
 #   keeping-cost            what keeping short calls in a folder costs (the draft's model alone)
+#   learning-cost           what keeping costs that a draft can learn from
 #   tools-q4_k_m            llama.cpp's own tools; LLAMA_TOOLS names the folder that has them. Only by name
 #   These need no quiet machine:
 #   training-smollm2        recipes of train-draft on SmolLM2-135M (half an hour; only by name)
@@ -71,6 +72,7 @@ parts() {
     echo overhead
     echo lookup-cost
     echo keeping-cost
+    echo learning-cost
     echo many-texts-q4_k_m
     echo many-texts-humaneval-q4_k_m
     echo text-memory
@@ -207,6 +209,7 @@ measure() {
             : "${LLAMA_SERVER:?names the folder of llama-server}"
             python "$scripts/after_restart.py" "$(model "$part")" --server "$LLAMA_SERVER" --record "$part"
             ;;
+        learning-cost) python "$scripts/keeping_cost.py" "$target" --learn --repeats 16 --record "$part" ;;
         keeping-cost) python "$scripts/keeping_cost.py" "${draft%:*}" --record "$part" ;;
         many-texts-*) python "$scripts/many_texts.py" "$(model "$part")" "$draft" --record "$part" ;;
         text-memory) python "$scripts/text_memory.py" "$target:Q4_K_M" "$draft" --record "$part" ;;

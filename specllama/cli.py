@@ -26,6 +26,7 @@ from specllama.commands import (
     demo,
     drafts,
     generate,
+    learn,
     pull,
     quantize,
     serve,
@@ -61,7 +62,7 @@ class Command(Protocol):
 
 # In the order in which `--help` lists the commands.
 COMMANDS: tuple[Command, ...] = (
-    *(pull, drafts, quantize, train_draft, generate, batch, chat, serve, cache),
+    *(pull, drafts, quantize, train_draft, learn, generate, batch, chat, serve, cache),
     *(demo, compare, tune, bench, evaluate, verify),
 )
 

@@ -48,6 +48,7 @@ from .engine.drafts.vocabulary import DraftVocabularySize
 from .engine.engine import Engine
 from .engine.forks import told_of_forks
 from .engine.generation import Generation
+from .engine.learning import Learning
 from .engine.model import token_ids
 from .engine.options import (
     NumDraftTokens,
@@ -133,6 +134,11 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         cache_dir: a folder for such copies, which later processes use, too; None for none. It holds what users wrote:
             only the user can read it.
         cache_disk: the most GiB that this folder may take. What was unused for longest is deleted first.
+        learn: whether what a head can learn from the answers is kept in a folder, which only the user can read: the
+            answers' tokens, the ends of their prompts, and numbers that the model computed for them. ``llm.learn_dir``
+            names the folder. ``specllama train-draft --from-use`` trains a head from it. ``learn=False`` of a call
+            keeps nothing of that call.
+        learn_disk: the most GiB of it. The oldest texts are deleted first.
         kwargs: all other arguments of ``llama_cpp.Llama``. ``logits_all`` is ignored: logprobs do not need it.
 
     Raises:
@@ -162,6 +168,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         cache_ram: int = 0,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_disk: float = 8.0,
+        learn: bool = False,
+        learn_disk: float = 4.0,
         **kwargs: Any,
     ) -> None:
         options = Options.checked(num_draft_tokens, verify, max_draft_tokens)
@@ -171,6 +179,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         self.cache_tokens = checked_cache_tokens(cache_tokens)
         store_options = StoreOptions.checked(cache_ram, cache_dir, cache_disk)
         self.cache_ram, self.cache_dir, self.cache_disk = dataclasses.astuple(store_options)
+        learning = Learning.checked(learn, learn_disk)
+        self.learn, self.learn_disk = dataclasses.astuple(learning)
         check_constructor(kwargs)
         self._draft_options = DraftOptions(
             draft_model, draft_kwargs, lookup_corpus, draft_vocabulary, draft_mask_token, draft_window
@@ -192,7 +202,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             check_draft_kwargs(draft.opened_with)
         if isinstance(draft, Automatic) and kwargs.get("verbose", True):
             print(draft.said, file=sys.stderr)  # noqa: T201  # where llama.cpp prints, too, when it loads
-        self._hidden = None if draft is None else draft.hidden_states(model_path)
+        self._hidden = learning.shown(None if draft is None else draft.hidden_states(model_path))
         check_opening(model_path, kwargs)
         kwargs["n_ctx"] = n_ctx_with_positions(model_path, kwargs.get("n_ctx", _SIZE), is_asked="n_ctx" in kwargs)
         threads = llama_threads(kwargs.get("n_threads"), kwargs.get("n_threads_batch"))
@@ -219,6 +229,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         )
         if not (kwargs.get("embedding") or kwargs.get("vocab_only")):
             model.sequence  # refuses a model that cannot generate  # noqa: B018
+        learning.begin(self.engine.account, model)
         if draft is not None:
             self.engine.slot.exchange_draft(draft.open(model, DraftLoader(self, kwargs)))
 
@@ -285,6 +296,12 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         self._draft_options = options
 
     # Options and statistics
+
+    @property
+    def learn_dir(self) -> str | None:
+        """The folder of what a head can learn from; None without ``learn=True``."""
+        examples = self.engine.account.examples
+        return None if examples is None else os.fspath(examples.folder)
 
     @property
     def num_draft_tokens(self) -> NumDraftTokens:
@@ -611,7 +628,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             "flash_attn": self._kwargs.get("flash_attn"),
             "max_parallel": self.max_parallel,
             "cache_tokens": self.cache_tokens,
-            **{name: getattr(self, name) for name in ("cache_ram", "cache_dir", "cache_disk")},
+            **{name: getattr(self, name) for name in ("cache_ram", "cache_dir", "cache_disk", "learn", "learn_disk")},
         }
 
     def __enter__(self) -> Llama:

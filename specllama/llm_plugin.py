@@ -33,6 +33,8 @@ class ModelOptions(llm.Options):
     cache_ram: int | None = Field(None, description="MiB in memory for copies of the KV cache of earlier texts")
     cache_dir: str | None = Field(None, description="a folder for such copies, which later commands use, too")
     cache_disk: float | None = Field(None, description="the most GiB in this folder, default 8")
+    learn: bool | None = Field(None, description="keep what a draft can learn from the answers: see specllama learn")
+    learn_disk: float | None = Field(None, description="the most GiB of that, default 4")
 
 
 class SpecllamaOptions(SamplerFields, ModelOptions):

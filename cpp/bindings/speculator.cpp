@@ -43,7 +43,7 @@ std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target,
 void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampler, const std::string & rule,
            std::size_t num_draft_tokens, std::uint64_t seed, bool paced, std::size_t max_tokens,
            const py::object & logits_processor, std::shared_ptr<Constraint> constraint, const py::object & poll,
-           bool keeps_logits, const std::optional<Tokens> & corpus) {
+           bool keeps_logits, const std::optional<Tokens> & corpus, std::size_t num_likely) {
     std::vector<int32_t> tokens = to_vector(prompt);
     LogitsProcessor processor = python_processor(logits_processor, tokens);
     Settings settings;
@@ -58,6 +58,7 @@ void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampl
     settings.poll = python_poll(poll);
     settings.keeps_logits = keeps_logits;
     settings.corpus = corpus ? to_vector(*corpus) : std::vector<int32_t>();
+    settings.num_likely = num_likely;
     if (settings.sampler.has_dry()) {
         settings.sampler.dry_prompt = tokens;
     }
@@ -66,6 +67,18 @@ void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampl
 
 py::array_t<float> logits(Speculator & self, std::size_t i) {
     return py::array_t<float>(static_cast<py::ssize_t>(self.n_vocab()), self.logits(i));
+}
+
+template <typename T>
+py::array_t<T> matrix(const std::vector<T> & values, std::size_t columns) {
+    const std::size_t rows = columns == 0 ? 0 : values.size() / columns;
+    return py::array_t<T>({rows, columns}, values.data());
+}
+
+py::tuple take_examples(Speculator & self) {
+    const Examples taken = self.take_examples();
+    return py::make_tuple(to_array(taken.places), matrix(taken.states, taken.state_size()),
+                          matrix(taken.likely, taken.num_likely()), matrix(taken.shares, taken.num_likely()));
 }
 
 std::vector<const char *> sources(const Speculator & self) {
@@ -121,7 +134,7 @@ void bind_speculator(py::module_ & module) {
              py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false,
              py::arg("max_tokens") = static_cast<std::size_t>(-1), py::arg("logits_processor") = py::none(),
              py::arg("constraint") = nullptr, py::arg("poll") = py::none(), py::arg("keeps_logits") = false,
-             py::arg("corpus") = py::none())
+             py::arg("corpus") = py::none(), py::arg("num_likely") = 0)
         .def("memories",
              [](Speculator & self) {
                  std::vector<std::pair<std::shared_ptr<Sequence>, py::array_t<int32_t>>> all;
@@ -146,6 +159,10 @@ void bind_speculator(py::module_ & module) {
         .def_property_readonly("round_is_open", &Speculator::round_is_open)
         .def("decode_pending", [](Speculator & self) { without_gil([&] { self.decode_pending(); }); })
         .def("logits", &logits, py::arg("i"))
+        .def("take_examples", &take_examples,
+             "What a head can learn from the rounds since the last call: positions [n], states [n, n_embd], ids [n, k] "
+             "of the likeliest next tokens, and their probabilities [n, k].")
+        .def_property_readonly("num_examples", &Speculator::num_examples)
         .def("sources", &sources)
         .def("acceptance_probability", &Speculator::acceptance_probability, py::arg("i"))
         .def("rewind", &Speculator::rewind, py::arg("count"))

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "llama/clock.hpp"
 #include "math/rules/residual.hpp"
@@ -83,8 +84,12 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     round_ = Round();
     counters_ = Counters();
     counters_.num_prompt_tokens = history_.size();
-    counters_.num_prompt_tokens_reused =
-        target_.begin(history_, std::move(chain), drafts() && drafting_->needs_states());
+    examples_.reset();
+    if (settings_.num_likely > 0 && !has_embeddings_) {
+        examples_.emplace(target_sequence().decoder().state_size(), settings_.num_likely);
+    }
+    const bool needs_states = examples_ || (drafts() && drafting_->needs_states());
+    counters_.num_prompt_tokens_reused = target_.begin(history_, std::move(chain), needs_states);
     under_way_ = true;
     target_decoded_before_ = target_sequence().num_decoded();
     borrowed_before_ = target_sequence().num_borrowed();
@@ -266,6 +271,9 @@ void Speculator::rewind(std::size_t count) {
     }
     abandon_round();
     history_.resize(count);
+    if (examples_) {
+        examples_->forget_from(count);
+    }
     target_.forget_carried();
     num_observed_ = std::min(num_observed_, count);
 }
@@ -392,6 +400,7 @@ void Speculator::commit() {
     if (num_of_prompt_ == 0) {
         counters_.add(proposal_, target_.p(), round_.tokens.size(), round_.num_accepted);
     }
+    keep_examples();
     {
         const Stopwatch stopwatch(counters_.rollback_seconds);
         const bool rolled_back = target_.roll_back(history_);
@@ -408,6 +417,24 @@ void Speculator::commit() {
                           counters_.draft_seconds - draft_before_, verify_seconds() - verify_before_});
         copy_pace();
     }
+}
+
+// Row i of the logits follows the token with state i: the pending one, then the accepted ones.
+void Speculator::keep_examples() {
+    if (!examples_ || target_.states() == nullptr) {
+        return;
+    }
+    const Stopwatch stopwatch(counters_.sample_seconds);
+    const std::size_t first = history_.size() - 1 - round_.tokens.size();
+    const float * state = target_.states() + (num_of_prompt_ - target_.num_without_states()) * examples_->state_size();
+    for (std::size_t i = 0; i < round_.tokens.size(); ++i, state += examples_->state_size()) {
+        examples_->add(first + i, state, target_.row(i), n_vocab());
+    }
+}
+
+Examples Speculator::take_examples() {
+    const auto empty = [this] { return Examples(examples_->state_size(), examples_->num_likely()); };
+    return examples_ ? std::exchange(*examples_, empty()) : Examples(0, 0);
 }
 
 // What drafters see: the history without embeddings. Drafts may be worse without embeddings, but the text stays exact.

@@ -12,6 +12,7 @@
 #include "llama/decoding.hpp"
 #include "loop/counters.hpp"
 #include "loop/drafting.hpp"
+#include "loop/examples.hpp"
 #include "loop/target.hpp"
 #include "math/rules/table.hpp"
 
@@ -32,6 +33,7 @@ struct Settings {
     std::function<void()> poll = nullptr;  // called during long work; ends it by throwing (see DraftRequest)
     bool keeps_logits = false;             // the caller will call logits()
     std::vector<int32_t> corpus;           // more text to look for continuations in, besides prompt and output
+    std::size_t num_likely = 0;            // examples() are kept, with so many likely tokens each; 0: none are
 };
 
 // What one round has emitted: accepted drafts, then one correction, bonus or (gamma = 0) plain token.
@@ -83,6 +85,10 @@ public:
     // min(1, p(d) / q(d)) of token i of the last round; nothing if it was not an accepted draft.
     std::optional<double> acceptance_probability(std::size_t i) const;
 
+    // What a head can learn from the rounds since the last call.
+    Examples take_examples();
+    std::size_t num_examples() const { return examples_ ? examples_->size() : 0; }
+
     // Forgets all but the first `count` tokens of history. The prompt cannot be forgotten.
     void rewind(std::size_t count);
     // Appends tokens that the caller chose.
@@ -119,6 +125,7 @@ private:
     void observe(std::size_t first, std::size_t count, const float * states = nullptr);
     bool prefill_target(bool leaves_end);
     void read_along();
+    void keep_examples();
     void share_costs();
     void copy_pace();
     void stop_drafting(const std::string & why);
@@ -157,6 +164,7 @@ private:
     double draft_before_ = 0.0;
     double verify_before_ = 0.0;
     Round round_;
+    std::optional<Examples> examples_;  // of the last rounds, where they are kept
     Counters counters_;
     std::size_t target_decoded_before_ = 0;
     std::size_t borrowed_before_ = 0;

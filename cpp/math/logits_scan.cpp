@@ -107,9 +107,24 @@ private:
 
 constexpr std::size_t kChunk = 256;
 
-// Eight independent sums: one running sum would wait for itself at every addition.
-inline double sum_of(const float * values, std::size_t count) {
-    std::array<double, 8> lanes{};
+// e^x to within 6e-4 of its value, for x in [-87, 0]; the smallest number for a smaller x.
+inline float rough_exp(float x) {
+    const float clamped = x < -87.0F ? -87.0F : x;
+    const float shifted = clamped * 1.44269504F + 12582912.0F;  // rounds, as in fast_exp
+    int32_t bits = 0;
+    std::memcpy(&bits, &shifted, sizeof bits);
+    const float r = clamped * 1.44269504F - (shifted - 12582912.0F);  // in [-1/2, 1/2]
+    const float of_rest = ((0.0555041F * r + 0.2402265F) * r + 0.6931472F) * r + 1.0F;
+    const auto exponent = static_cast<int32_t>((static_cast<uint32_t>(bits) - 0x4B400000U + 127U) << 23);
+    float power = 0.0F;
+    std::memcpy(&power, &exponent, sizeof power);
+    return of_rest * power;
+}
+
+// Eight independent sums of numbers of this type: one running sum would wait for itself at every addition.
+template <typename Number>
+inline Number sum_of(const float * values, std::size_t count) {
+    std::array<Number, 8> lanes{};
     std::size_t i = 0;
     for (; i + lanes.size() <= count; i += lanes.size()) {
         for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
@@ -172,7 +187,20 @@ double sum_exp(const float * logits, std::size_t n, float shift, float scale) {
     for (std::size_t begin = 0; begin < n; begin += kChunk) {
         const std::size_t count = std::min(kChunk, n - begin);
         exp_chunk(logits + begin, count, shift, scale, values.data());
-        total += sum_of(values.data(), count);
+        total += sum_of<double>(values.data(), count);
+    }
+    return total;
+}
+
+double rough_sum_exp(const float * logits, std::size_t n, float shift) {
+    std::array<float, kChunk> values{};
+    double total = 0.0;
+    for (std::size_t begin = 0; begin < n; begin += kChunk) {
+        const std::size_t count = std::min(kChunk, n - begin);
+        for (std::size_t i = 0; i < count; ++i) {
+            values[i] = rough_exp(logits[begin + i] - shift);
+        }
+        total += sum_of<float>(values.data(), count);
     }
     return total;
 }
@@ -186,7 +214,7 @@ double exp_all(const float * logits, std::size_t n, float shift, float scale, st
         exp_chunk(logits + begin, count, shift, scale, values.data());
         std::copy(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count),
                   out.begin() + static_cast<std::ptrdiff_t>(begin));
-        total += sum_of(values.data(), count);
+        total += sum_of<double>(values.data(), count);
     }
     return total;
 }
@@ -223,7 +251,7 @@ double standard_deviation(const float * logits, std::size_t n) {
                 values[i] = is_finite ? term(logit) : 0.0F;
                 finite += static_cast<int>(is_finite);
             }
-            total += sum_of(values.data(), size);
+            total += sum_of<double>(values.data(), size);
             count += finite;
         }
         return count > 0.0 ? total / count : 0.0;

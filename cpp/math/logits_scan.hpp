@@ -37,6 +37,9 @@ float fast_exp(float x);
 // sum_x exp(scale * (logits[x] - shift)).
 double sum_exp(const float * logits, std::size_t n, float shift, float scale);
 
+// sum_x exp(logits[x] - shift) to within a thousandth, in a third of the time: for what is only learned from.
+double rough_sum_exp(const float * logits, std::size_t n, float shift);
+
 // out[x] = exp(scale * (logits[x] - shift)); returns the sum.
 double exp_all(const float * logits, std::size_t n, float shift, float scale, std::vector<double> & out);
 

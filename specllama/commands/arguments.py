@@ -218,6 +218,37 @@ def add_earlier_texts(parser: argparse.ArgumentParser, ram: int = 0) -> None:
     )
 
 
+def add_learning(parser: argparse.ArgumentParser) -> None:
+    """Add whether what a draft can learn from the answers is kept."""
+    group = parser.add_argument_group("learning from use")
+    group.add_argument(
+        "--learn",
+        action="store_true",
+        default=None,
+        help="keep what a draft can learn from the answers: their tokens, the ends of their prompts, and numbers that "
+        "the model computed for them. You alone can read it, and nothing leaves this machine. `specllama learn MODEL` "
+        "shows and forgets it; `specllama train-draft MODEL --from-use` trains a draft from it",
+    )
+    group.add_argument(
+        "--learn-disk",
+        type=_learned,
+        metavar="GIB",
+        help="the most that this may take on the disk, default 4; the oldest answers are deleted first",
+    )
+
+
+def _learned(text: str) -> float:
+    from specllama.engine import Learning
+
+    try:
+        return Learning.checked(True, float(text)).learn_disk
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+_learned.__name__ = "float"  # argparse's name of the type, in its message about a text that is no number
+
+
 def _stored(name: str, kind: type[str] | type[float]) -> Callable[[str], str | float]:
     """The type of an argument that says where texts are kept, or how many."""
 
@@ -419,8 +450,17 @@ def load_llama(arguments: argparse.Namespace, *, draft_if_none: str | None = Non
     caches = _given_of(arguments, "cache_tokens", "cache_ram", "cache_dir", "cache_disk")
     if "cache_disk" in caches and "cache_dir" not in caches:
         raise UsageError("--cache-disk is the limit of a folder: give --cache-dir, too, or leave it out")
+    learned = _given_of(arguments, "learn", "learn_disk")
+    if "learn_disk" in learned and "learn" not in learned:
+        raise UsageError("--learn-disk is the limit of what --learn keeps: give --learn, too, or leave it out")
     drafted = {"draft_model": draft_if_none, **draft_options(arguments)}
-    llm = Llama(arguments.model_path, verbose=False, **drafted, **caches, **context_options(arguments))
+    llm = Llama(arguments.model_path, verbose=False, **drafted, **caches, **learned, **context_options(arguments))
+    if learned:
+        print(
+            f"specllama: what a draft can learn from the answers is kept in {llm.learn_dir}: "
+            "`specllama learn MODEL --forget` deletes it",
+            file=sys.stderr,
+        )
     if getattr(arguments, "share_lookups", False):
         llm.engine.keep_answers()
     if arguments.n_ctx not in (0, llm.n_ctx()):

@@ -61,6 +61,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--quiet", "-q", action="store_true", help="show neither progress nor statistics")
     common.add_model_arguments(parser)
     common.add_earlier_texts(parser)
+    common.add_learning(parser)
     common.add_sampling_arguments(parser, "the seed of every text whose line has none")
     common.add_server_sampling_arguments(parser)
     return parser

@@ -47,6 +47,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     common.add_model_arguments(parser)
     common.add_earlier_texts(parser)
+    common.add_learning(parser)
     common.add_sampling_arguments(parser)
     common.add_server_sampling_arguments(parser)
     return parser

@@ -30,6 +30,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--stats", action="store_true", help="all statistics on stderr, not one line of them")
     common.add_model_arguments(parser)
     common.add_earlier_texts(parser)
+    common.add_learning(parser)
     common.add_sampling_arguments(parser)
     common.add_server_sampling_arguments(parser)
     return parser

@@ -36,6 +36,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     common.add_model_arguments(parser)
     common.add_earlier_texts(parser, ram=_CACHE_RAM)
+    common.add_learning(parser)
     group = parser.add_argument_group("server")
     group.add_argument(
         "--mmproj",

@@ -58,6 +58,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "bench reads them), and learns any other text as it is",
     )
     parser.add_argument(
+        "--from-use",
+        action="store_true",
+        help="learn first from what --learn has kept while the model was used, and have the model write only what "
+        "lacks of --hours or --tokens; without these nothing is written",
+    )
+    parser.add_argument(
         "--from",
         dest="start",
         type=Path,
@@ -112,14 +118,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     arguments.kind = arguments.kind or _usual_kind(arguments)
     with usage_checked():
-        require_usable(arguments.kind, arguments.start, arguments.draft)
+        require_usable(arguments.kind, arguments.start, arguments.draft, from_use=arguments.from_use)
     for path in arguments.text:
         if not path.is_file():
             raise UsageError(f"--text {path}: there is no such file")
     if arguments.start is not None and not arguments.start.is_file():
         raise UsageError(f"--from {arguments.start}: there is no such file")
-    hours = _HOURS if arguments.hours is None and arguments.tokens is None else arguments.hours
-    budget = Budget(hours, arguments.tokens, arguments.max_tokens, arguments.max_parallel)
+    hours, tokens = arguments.hours, arguments.tokens
+    if hours is None and tokens is None:
+        hours, tokens = (None, _num_kept(arguments.model)) if arguments.from_use else (_HOURS, None)
+    budget = Budget(hours, tokens, arguments.max_tokens, arguments.max_parallel)
     threads = arguments.n_threads or default_threads()
     skipped = _skipped(arguments.text)
     try:
@@ -132,6 +140,24 @@ def run(arguments: argparse.Namespace) -> int:
         show(f"{_verdict(path, gains, chosen)}\n")
     print(path)
     return 0
+
+
+def _num_kept(model: str) -> int:
+    """How many tokens were kept while a model was used.
+
+    Raises:
+        UsageError: there are none.
+    """
+    from specllama.models import resolve
+    from specllama.training.from_use import num_kept
+    from specllama.training.target import read_target
+
+    found = num_kept(read_target(resolve(model)).weights)
+    if found == 0:
+        raise UsageError(
+            f"--from-use: nothing was kept of {model} yet: use it with --learn (learn=True), or leave out --from-use"
+        )
+    return found
 
 
 def _usual_kind(arguments: argparse.Namespace) -> str:
@@ -162,6 +188,7 @@ def _train(
                 small=arguments.draft,
                 threads=threads,
                 force=arguments.force,
+                from_use=arguments.from_use,
                 progress=reporter,
             )
         )

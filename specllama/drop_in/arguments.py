@@ -57,7 +57,10 @@ _KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION, "idx"}
 _MIROSTATS = (0, 1, 2)
 # The penalties, each with the value that switches it off.
 _PENALTIES = {name: CHAIN[name] for name in ("repeat_penalty", "frequency_penalty", "presence_penalty")}
-OURS = {"num_draft_tokens": None, "verify": None, "min_tokens": 0, "prediction": None, **DEFAULTS}
+OURS = {
+    **{"num_draft_tokens": None, "verify": None, "min_tokens": 0, "prediction": None, "learn": True},
+    **DEFAULTS,
+}
 """Our own arguments of the methods that generate, with their defaults."""
 _OF_OLD_RELEASES = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_norm_eps"}
 """Constructor arguments of early releases that other software (LangChain) still gives. They have no effect."""
@@ -159,8 +162,8 @@ def check_constructor(kwargs: dict[str, Any]) -> None:
     """
     ours = ("draft_kwargs", "lookup_corpus", "num_draft_tokens", "max_draft_tokens", "verify", "kernels")
     more = ("draft_vocabulary", "draft_mask_token", "draft_window", "max_parallel", "cache_tokens")
-    caches = ("cache_ram", "cache_dir", "cache_disk")
-    _check_names("Llama", kwargs, {*_of_constructor(), *ours, *more, *caches})
+    kept = ("cache_ram", "cache_dir", "cache_disk", "learn", "learn_disk")
+    _check_names("Llama", kwargs, {*_of_constructor(), *ours, *more, *kept})
     check_sizes(kwargs)
 
 

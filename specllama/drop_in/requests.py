@@ -8,6 +8,7 @@ from typing import Any
 
 from llama_cpp.llama_grammar import LlamaGrammar
 
+from specllama.engine.learning import checked_learn
 from specllama.engine.request import Constraint, Request, checked_callables
 from specllama.engine.samplers import taken_from
 from specllama.engine.schema_constraint import Begun, Behind, OneOf, Schema
@@ -37,7 +38,8 @@ def call_of(llama: EngineLlama, kwargs: dict[str, Any], num_draft_tokens: Any = 
     least = checked_min_tokens(kwargs.pop("min_tokens")) if "min_tokens" in kwargs else call.min_tokens
     if "prediction" in kwargs:
         call = dataclasses.replace(call, prediction=checked_prediction(kwargs.pop("prediction")))
-    return dataclasses.replace(call, options=options, min_tokens=least)
+    learns = checked_learn(kwargs.pop("learn")) if "learn" in kwargs else call.learns
+    return dataclasses.replace(call, options=options, min_tokens=least, learns=learns)
 
 
 def request_of(
@@ -94,6 +96,7 @@ def request_of(
             constraint=constraint,
         ),
         listener=call.listener,
+        learns=call.learns,
         lookup_corpus=corpus_of(llama, call, known["tokens"]),
         **known,
     )

@@ -56,6 +56,7 @@ class Call:
         penalty_last_n: how many of the last tokens the penalties see; None for the Llama's ``last_n_tokens_size``.
         knows_what_is_ignored: the user was told already which arguments have no effect.
         min_tokens: the least number of tokens in each text.
+        learns: whether a head may learn from the texts, if the Llama keeps what it can.
         prediction: the text that the caller expects, in which drafts are looked up; None for none.
         chat: reads the answer of a chat; None outside of chats.
         prompt_tokens: the prompt's tokens, if they are known already.
@@ -68,6 +69,7 @@ class Call:
     penalty_last_n: int | None = None
     knows_what_is_ignored: bool = False
     min_tokens: int = 0
+    learns: bool = True
     prediction: str | None = None
     chat: ChatReader | None = None
     prompt_tokens: list[int] | None = None

@@ -19,9 +19,13 @@ if TYPE_CHECKING:
     from .drafts.draft import LOOKUP
     from .drafts.remembered import forget
     from .engine import Engine
+    from .examples.file import Kept, read_kept
+    from .examples.file import Name as KeptName
+    from .examples.store import KeptFile, forget_kept, kept_files, learn_dir
     from .expected_gain import Expected, best_length, break_even
     from .generation import Generation
     from .hidden import FINAL
+    from .learning import Learning
     from .limits import (
         BYTES_OF_TOKEN,
         LARGEST_INT,
@@ -55,6 +59,7 @@ __all__ += ["DEPENDENT_ON_DRAFT", "FINAL", "LOOKUP", "RULES", "VERIFY", "is_inde
 __all__ += ["SAMPLERS", "SamplerParams", "server_samplers"]
 __all__ += ["LARGEST_INT", "MOST_DRAFT_TOKENS", "MOST_THREADS"]
 __all__ += ["CacheContent", "StoreOptions", "cache_contents", "empty_cache"]
+__all__ += ["Kept", "KeptFile", "KeptName", "Learning", "forget_kept", "kept_files", "learn_dir", "read_kept"]
 __all__ += ["NumDraftTokens", "checked_index", "checked_num_draft_tokens", "checked_seed", "checked_verify"]
 
 _EXPORTS = {
@@ -65,9 +70,12 @@ _EXPORTS = {
     "drafts.draft": ("LOOKUP",),
     "drafts.remembered": ("forget",),
     "engine": ("Engine",),
+    "examples.file": ("Kept", "read_kept"),
+    "examples.store": ("KeptFile", "forget_kept", "kept_files", "learn_dir"),
     "expected_gain": ("Expected", "best_length", "break_even"),
     "generation": ("Generation",),
     "hidden": ("FINAL",),
+    "learning": ("Learning",),
     "limits": (
         *("BYTES_OF_TOKEN", "LARGEST_INT", "MOST_DRAFT_TOKENS", "MOST_THREADS"),
         *("require_room", "require_room_for_ids", "size_of"),
@@ -91,6 +99,7 @@ _EXPORTS = {
 _RENAMED = {
     "CacheContent": ("prefixes.folder", "Content"),
     "cache_contents": ("prefixes.folder", "contents"),
+    "KeptName": ("examples.file", "Name"),
     "empty_cache": ("prefixes.folder", "empty"),
 }
 __getattr__ = opened(__name__, _EXPORTS, _RENAMED)

@@ -8,6 +8,7 @@ from specllama.stats import Stats, Tally
 from specllama.warn import warn
 
 from .earlier_answers import EarlierAnswers
+from .examples.store import ExampleStore
 from .options import FallbackWarning, Options
 
 
@@ -17,11 +18,13 @@ class Account:
     Attributes:
         options: how to speculate, unless a request says otherwise.
         earlier: the earlier answers, in which lookup searches; empty unless the user has asked to keep them.
+        examples: what a head can learn from the texts; None unless the user has asked to keep it.
     """
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.earlier = EarlierAnswers()
+        self.examples: ExampleStore | None = None
         self._lock = threading.Lock()
         self._warned: dict[str, object] = {}
         self._sums = Tally()

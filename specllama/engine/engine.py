@@ -30,6 +30,7 @@ from .drafts.vocabulary import DraftVocabularySize
 from .earlier_answers import EarlierAnswers
 from .generation import Generation
 from .hidden import shown_layers as hidden_of
+from .learning import Learning
 from .listener import SILENT, Listener
 from .model import Model, token_ids
 from .opening import Opening, open_model
@@ -111,6 +112,8 @@ class Engine(ClosedWhenGone):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_disk: float = 8.0,
         shown_layers: Sequence[int] = (),
+        learn: bool = False,
+        learn_disk: float = 4.0,
     ) -> Engine:
         """Open a target, and a draft for it.
 
@@ -145,6 +148,8 @@ class Engine(ClosedWhenGone):
             cache_disk: GiB in this folder.
             shown_layers: layers of the target, numbered from 0, whose input the method `states` gives. -1 stands for
                 the final hidden state, which the output matrix multiplies.
+            learn: whether what a head can learn from answers is kept, as in ``specllama.Llama``.
+            learn_disk: the most GiB of it.
 
         Raises:
             ModelNotFoundError, ValueError: a file is missing, or llama.cpp cannot load it; the draft does not fit the
@@ -174,6 +179,8 @@ class Engine(ClosedWhenGone):
         shown_layers = checked_layers(shown_layers)
         if shown_layers and hidden is None:
             hidden = hidden_of(shown_layers)
+        learning = Learning.checked(learn, learn_disk)
+        hidden = learning.shown(hidden)
         num_snapshots = 0 if kind is None else options.most_draft_tokens
         num_branches = 0 if kind is None else kind.num_branches
         more: dict[str, Any] = {"num_branches": num_branches, "has_spare": store_options.keeps_some, "hidden": hidden}
@@ -185,6 +192,7 @@ class Engine(ClosedWhenGone):
             require_layers(model, shown_layers)
             if shown_layers:
                 require_computed(model)
+            learning.begin(engine.account, model)
             if kind is not None:
                 engine.slot.exchange_draft(kind.open(model, _Loader(engine, opening)))
         except BaseException:
@@ -490,6 +498,8 @@ class Engine(ClosedWhenGone):
                 self.slot.draft.close()
             free()
         self.store.flush()
+        if self.account.examples is not None:
+            self.account.examples.flush()
         for note in self.store.notes():
             self.account.warn_once(note)
 

@@ -20,6 +20,7 @@ from specllama.token import Origin
 
 from .closed_when_gone import ClosedWhenGone
 from .drafts.draft import Draft
+from .examples.store import LIKELY, KeptText
 from .listener import SILENT
 from .model import token_ids
 from .position import Position
@@ -68,6 +69,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
         self._criteria = checked_callables("stopping_criteria", request.stopping_criteria)
         self._rollback = "none"
         self._tally: Tally | None = None
+        self._examples: KeptText | None = None  # what a head can learn from this text
         self._has_ended = False  # also True if another text has ended this one
         self._is_heard = False  # the listener was notified of the beginning, and not yet of the end
         self._error: Exception | None = None  # raised by the listener at the end; `close` raises it again
@@ -323,6 +325,8 @@ class Generation(ClosedWhenGone, Iterator[int]):
             request.chooser.begin(self._processors)
             if self._draft is not None and options.most_draft_tokens > 0:
                 slot.account.warn_once(f"{request.chooser.reason}: decoding plainly, without the draft")
+        if slot.account.examples is not None and request.learns and request.chooser is None:
+            self._examples = slot.account.examples.begin(len(tokens))
         # The loop keeps this function. It must not refer to this generation, which would then stay alive.
         processor = functools.partial(_processed, self._processors, slot.position)
         self._loop.begin(
@@ -338,6 +342,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
             poll=None if request.listener is SILENT else request.listener.poll,
             keeps_logits=request.keeps_logits,
             corpus=np.append(slot.account.earlier.corpus(), np.asarray(request.lookup_corpus, dtype=np.int32)),
+            num_likely=0 if self._examples is None else LIKELY,
         )
 
     # Rounds
@@ -355,6 +360,8 @@ class Generation(ClosedWhenGone, Iterator[int]):
             self._slot.keep_progress()
         if not loop.round_is_open:
             self._row = -1
+            if self._examples is not None:  # the reader has all tokens of the rounds so far
+                self._examples.take(loop)
         if request.chooser is not None:
             return self._plain_round(request.chooser)
         # The first token is not drafted, so that it comes early. The rule is the same when the memory already holds the
@@ -457,6 +464,9 @@ class Generation(ClosedWhenGone, Iterator[int]):
                 if self._draft is not None:
                     self._draft.notice_closing()
                 held = self._loop.finish(self._end, self._num_appended)
+                if self._examples is not None:
+                    self._examples.take(self._loop, all_rows=True)
+                    self._examples.end(slot.position.ids[: self._end])
                 slot.keep_text(self._last_active - self._started)
         finally:
             if ours:

@@ -51,6 +51,7 @@ class Request:
         seed_given: whether the user chose the seed.
         sampling: values of the parameters in ``CHAIN``; missing parameters have their defaults.
         chooser: chooses the tokens in place of our sampler chain; None for the chain.
+        learns: whether a head may learn from the text, if the engine keeps examples.
         reset: whether ``tokens`` is a text from its beginning. If not, ``tokens`` continues the evaluated tokens.
 
     The other attributes are the arguments of ``Engine.request``, where they are described.
@@ -72,6 +73,7 @@ class Request:
     listener: Listener = SILENT
     drafts_first: bool = False
     lookup_corpus: Sequence[int] = ()
+    learns: bool = True
 
     @property
     def keeps_logits(self) -> bool:

@@ -23,7 +23,7 @@ from .wire import chat_body, plain_body, without_nulls
 
 _OURS = {
     *("timings_per_token", "return_origins", "return_progress", "stream_options", "repeat_last_n", "ignore_eos"),
-    "reasoning_format",
+    *("reasoning_format", "store"),
 }
 # Fields that say what a chat's answer must be. Requests of other types refuse them.
 _OF_CHATS = {"response_format", "tools", "functions", "tool_choice", "function_call"}
@@ -99,6 +99,9 @@ class Additions(ChainFields, SamplerFields):
     prediction: str | dict[str, Any] | None = Field(
         None, description="The expected answer, a text or OpenAI's object. Drafts are looked up in it."
     )
+    store: bool | None = Field(
+        None, description="false: a server with `--learn` keeps nothing of the answer. true has no effect."
+    )
     n: int | None = Field(None, ge=1, le=MOST_TEXTS, description="The number of answers to each prompt. Default 1.")
 
     model_config = ConfigDict(extra="allow")  # fields without effect are named in `warnings`
@@ -149,6 +152,8 @@ class Additions(ChainFields, SamplerFields):
         asked = call_of(llm, {"num_draft_tokens": self.num_draft_tokens})
         if self.prediction is not None and not is_looked_up(llm, asked):
             names.add("prediction")
+        if self.store:
+            names.add("store")
         return [f"{name} has no effect here" for name in sorted(names)]
 
     def copies(self, count: int) -> list[Self]:
@@ -179,6 +184,7 @@ class Additions(ChainFields, SamplerFields):
         return dataclasses.replace(
             call,
             is_prompt_only=max_tokens == 0,
+            learns=self.store is not False,
             knows_what_is_ignored=True,
             penalty_last_n=llm.n_ctx() if last_n is not None and last_n < 0 else last_n,
         )

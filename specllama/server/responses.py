@@ -109,7 +109,9 @@ class ResponsesRequest(OtherChat):
     include: list[str] = Field([])
     top_logprobs: int | None = Field(None, ge=0)
     metadata: dict[str, Any] = Field({}, description="Is returned with the answer.")
-    store: bool = Field(False, description="Has no effect: nothing is stored.")
+    store: bool | None = Field(
+        None, description="false: a server with `--learn` keeps nothing of the answer. true has no effect."
+    )
 
     ignored: ClassVar[frozenset[str]] = _IGNORED
     refused: ClassVar[Mapping[str, str]] = _REFUSED
@@ -159,6 +161,7 @@ class ResponsesRequest(OtherChat):
             parallel_tool_calls=self.parallel_tool_calls,
             response_format=_format(self.text.get("format")),
             reasoning_effort=self.reasoning.get("effort"),
+            store=False if self.store is False else None,
         )
         if self._wants_logprobs:
             body.update(logprobs=True, top_logprobs=self.top_logprobs or 0)

@@ -28,7 +28,7 @@ _INSIDE = ("cache_control", "reasoning_details")
 WITHOUT_EFFECT = {
     # fields of OpenAI that mean nothing for one local model
     *("metadata", "moderation", "prompt_cache_key", "prompt_cache_options"),
-    *("prompt_cache_retention", "safety_identifier", "service_tier", "store", "verbosity"),
+    *("prompt_cache_retention", "safety_identifier", "service_tier", "verbosity"),
     "modalities",  # only text is accepted
     *OF_CLIENTS,
     # fields of llama-server about how the same answer is computed, or what is sent beside it

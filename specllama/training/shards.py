@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +116,29 @@ def write_shards(
         done += 1
         on_text(read, done)
         if sum(len(example.tokens) for _, example in held) >= _SHARD:
+            _write(folder, held)
+            held = []
+    if held:
+        _write(folder, held)
+
+
+def write_examples(found: Iterable[tuple[int, Example]], folder: Path) -> None:
+    """Write shards of texts whose states are known.
+
+    Args:
+        found: the texts with their indices. Indices that are in a shard already are skipped.
+        folder: the folder of the shards.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    have = {index for path in shard_paths(folder) for index in _indices(path)}
+    held: list[tuple[int, Example]] = []
+    for index, example in found:
+        if index not in have:
+            held.append((index, example))
+        if sum(len(one.tokens) for _, one in held) >= _SHARD:
             _write(folder, held)
             held = []
     if held:

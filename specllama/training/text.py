@@ -56,6 +56,11 @@ class Text:
         """The number of tokens that are learned."""
         return len(self.tokens) - self.start
 
+    def end(self, most: int) -> Text:
+        """The last tokens of the text, at most so many."""
+        left_out = max(0, len(self.tokens) - most)
+        return Text(self.index, self.tokens[left_out:], max(0, self.start - left_out))
+
 
 def held_out(index: int) -> bool:
     """Whether the text with this index is for measuring only."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import shutil
 import time
@@ -32,6 +33,7 @@ from specllama.models import (
     size_of,
 )
 
+from .from_use import Used
 from .progress import SILENT, Progress
 from .start import Start, read_further
 from .target import Target, read_target
@@ -145,6 +147,7 @@ def trained(
     small: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     force: bool = False,
+    from_use: bool = False,
     progress: Progress = SILENT,
 ) -> Iterator[Trained]:
     """Train a head for a model. Steps that an earlier call with equal arguments has completed are not repeated.
@@ -161,6 +164,8 @@ def trained(
         small: for the kinds ``"sibling"`` and ``"pard"``: the small model, a GGUF file or a name of the catalog.
         threads: the number of threads for everything; None for the usual number on this machine.
         force: whether an existing head is replaced.
+        from_use: whether the head learns first from what was kept while the model was used (``learn=True``). Then the
+            model writes only what lacks of the budget.
         progress: is told the progress.
 
     Yields:
@@ -176,7 +181,7 @@ def trained(
         OSError: the disk is too small, or cannot be written.
         MemoryError: the free memory is too small.
     """
-    require_usable(kind, start, small)
+    require_usable(kind, start, small, from_use=from_use)
     require_torch(), require_gguf_package()
     path = resolve(os.fspath(model))
     small = None if small is None else resolve(os.fspath(small))
@@ -196,6 +201,8 @@ def trained(
         asked["kind"] = kind
     if small is not None:
         asked["small"] = _named(small)
+    if from_use:
+        asked["from_use"] = True
     work = Work(begun.target.weights, texts, asked)
     output_of = {"file": str(destination.absolute())}
     if destination.exists() and not force and work.read("output") != output_of:
@@ -205,20 +212,22 @@ def trained(
         work.write("output", output_of)
         copied, threads = 0 if small is None else size_of(small), threads or default_threads()
         use_threads(threads)
-        yield _Training(begun, budget, work, text, destination, copied, threads, progress).run()
+        used = Used(work.used) if from_use else None
+        yield _Training(begun, budget, work, text, destination, copied, threads, progress, used).run()
         work.remove()
         if left := work.unfinished():
             names = ", ".join(map(str, left))
             progress.note(f"unfinished trainings of this model: {names}. Delete those that you will not continue")
 
 
-def require_usable(kind: str, start: object, small: object) -> None:
+def require_usable(kind: str, start: object, small: object, *, from_use: bool = False) -> None:
     """Check that a kind of draft can be trained from the head or small model that was given.
 
     Args:
         kind: the kind.
         start: the head that is trained further, or None.
         small: the small model that learns, or None.
+        from_use: whether the draft learns from what was kept while the model was used.
 
     Raises:
         ValueError: there is no such kind, or it is not trained from these.
@@ -229,6 +238,11 @@ def require_usable(kind: str, start: object, small: object) -> None:
         raise ValueError(f"only an EAGLE-3 head can be trained further, and none of the kind {kind}: leave out --from")
     if kind in OF_A_SMALL_MODEL and small is None:
         raise ValueError(f"--kind {kind} trains a small model: name it with --draft")
+    if from_use and kind not in OF_THE_FINAL_STATE:
+        raise ValueError(
+            f"--from-use has the final states of the model alone, which a draft of the kind {kind} does not read: give "
+            f"--kind {', '.join(OF_THE_FINAL_STATE)}, or leave out --from-use"
+        )
     if kind not in OF_A_SMALL_MODEL and small is not None:
         kinds = " and ".join(f"--kind {one}" for one in OF_A_SMALL_MODEL)
         raise ValueError(f"--draft is the small model for {kinds}: leave it out, or give one of these")
@@ -279,6 +293,7 @@ class _Training:
         copied: the size in bytes of the small model that learns, most of which is copied into the draft; 0 for none.
         threads: the number of threads for everything.
         progress: is told the progress.
+        used: what was kept while the model was used; None if the head does not learn from it.
     """
 
     start: Start
@@ -289,6 +304,7 @@ class _Training:
     copied: int
     threads: int
     progress: Progress
+    used: Used | None = None
 
     @property
     def target(self) -> Target:
@@ -299,11 +315,13 @@ class _Training:
         """Do all steps that are not done yet."""
         plan = self.work.read("plan")
         if plan is None:
+            if self.used is not None:
+                self.used.copy(self.target.weights)
             plan = self._planned()
         else:
             self.progress.note(f"going on with the training that was begun before: {plan['num_tokens']} tokens of text")
             self._require_room_for_output(plan["num_tokens"])
-        if self.work.read("written") is None:
+        if self.work.read("written") is None and self._num_lacking(plan) > 0:
             self._write(plan)
         texts = self._texts(plan)
         rows = self._rows(texts)
@@ -348,9 +366,18 @@ class _Training:
             verbose=False,
         )
 
+    @functools.cached_property
+    def _used_texts(self) -> list[Text]:
+        return [] if self.used is None else self.used.texts()
+
+    def _num_lacking(self, plan: Mapping[str, Any]) -> int:
+        """How many tokens of text the model is to write: those that were not kept while it was used."""
+        found = plan["num_tokens"] - sum(text.size for text in self._used_texts)
+        return int(found) if has_both(text.index for text in self._used_texts) else max(1, found)
+
     def _write(self, plan: dict[str, Any]) -> None:
         self.progress.note("the model writes what its draft will learn from")
-        begun, wanted = time.monotonic(), int(plan["num_tokens"])
+        begun, wanted = time.monotonic(), self._num_lacking(plan)
 
         def enough(size: int) -> bool:
             return size >= wanted or time.monotonic() - begun > self._most_seconds(plan, 0)
@@ -368,7 +395,7 @@ class _Training:
             ValueError: no text is learned, or none is held out.
         """
         found, size = list[Text](), 0
-        for text in read_texts(self.work.texts):
+        for text in [*self._used_texts, *read_texts(self.work.texts)]:
             if size >= plan["num_tokens"] and has_both(one.index for one in found):
                 break
             found.append(text)
@@ -398,10 +425,14 @@ class _Training:
     # States
 
     def _read(self, plan: dict[str, Any], texts: Sequence[Text], rows: npt.NDArray[np.int64]) -> None:
-        from .shards import write_shards
+        from .shards import write_examples, write_shards
 
         self.progress.note(f"the model reads {sum(len(text.tokens) for text in texts)} tokens, and shows its states")
         begun = time.monotonic()
+        if self.used is not None:
+            wanted = {text.index for text in texts}
+            found = self.used.examples(rows, self.target.n_vocab)
+            write_examples((one for one in found if one[0] in wanted), self.work.states)
 
         def enough(_: int) -> bool:
             return time.monotonic() - begun > self._most_seconds(plan, 1)
@@ -515,6 +546,20 @@ class _Training:
 
         budget = (self.budget.hours or 1.0) * 3600.0
         allowed = min(_MEASURED, budget / 30)
+        is_enough = self.budget.tokens is not None and self._num_lacking({"num_tokens": self.budget.tokens}) <= 0
+        rate = 1.0 if is_enough else self._rate_of_writing(allowed)
+        texts = [*self._used_texts, *read_texts(self.work.texts)]
+        rows = self._chosen_rows(texts)
+        with self._engine() as engine:
+            most = engine.model.n_ctx
+            some = [text.end(most) for text in texts]
+            read, learned, step = speed_of_training(engine, self.start, some, rows, device_of_training(), allowed)
+        have = sum(text.size for text in texts)
+        share = have / max(1, sum(len(text.tokens) for text in texts))
+        return Rates(rate, read, learned, step, share), have
+
+    def _rate_of_writing(self, allowed: float) -> float:
+        """How many tokens per second the model writes, measured for so many seconds."""
         before = read_texts(self.work.texts)
         wanted = min((self.budget.tokens or 1 << 60) // 4, _TRIED)
         with self._writer() as writer:
@@ -525,14 +570,8 @@ class _Training:
 
             writer.write(enough, self.budget.parallel, lambda *_: None)
         seconds = time.monotonic() - begun
-        texts = read_texts(self.work.texts)
-        written = sum(text.size for text in texts) - known
-        rows = self._chosen_rows(texts)
-        with self._engine() as engine:
-            read, learned, step = speed_of_training(engine, self.start, texts, rows, device_of_training(), allowed)
-        have = sum(text.size for text in texts)
-        share = have / max(1, sum(len(text.tokens) for text in texts))
-        return Rates(max(written, 1) / max(seconds, 1e-6), read, learned, step, share), have
+        written = sum(text.size for text in read_texts(self.work.texts)) - known
+        return max(written, 1) / max(seconds, 1e-6)
 
 
 def counted_rows(texts: Sequence[Text], n_vocab: int, num_rows: Any) -> npt.NDArray[np.int64]:

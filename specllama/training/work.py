@@ -34,6 +34,7 @@ class Work:
         folder: the folder of this training's own files.
         texts: the file with the texts that the target has written or the user has given.
         states: the folder of the target's states.
+        used: the folder of copies of what was kept while the model was used.
         checkpoint: the file of the last checkpoint.
         best: the file of the best weights so far.
     """
@@ -43,6 +44,7 @@ class Work:
         self.folder = trainings / f"{target}-{_digest([texts, asked])}"
         self.texts = trainings / f"{target}-{_digest(texts)}.jsonl"
         self.states = self.folder / "states"
+        self.used = self.folder / "used"
         self.checkpoint = self.folder / "checkpoint.pt"
         self.best = self.folder / "best.pt"
         self._lock = trainings / f"{target}.lock"

@@ -13,7 +13,7 @@ from exact import EXACT_CACHE
 from fresh import RULES, assert_texts_of_plain_decoding
 from heads import Headed
 from test_block_heads import Drafting, letters_head, words_head
-from test_engine_statistics import Scorer, assert_drafted_sequences_are_the_targets
+from test_engine_statistics import CHAINS, Scorer, assert_drafted_sequences_are_the_targets
 from test_heads import LONG
 from test_scheduler import prompts
 from test_state_heads import LETTER, WORDS, fitted, headed
@@ -68,7 +68,7 @@ def test_sequences_have_the_distribution_of_the_target(
 ) -> None:
     engine = alone(tiny_files, tmp_path, kind)
     scorer: Scorer = request.getfixturevalue("gemma4_scorer" if kind == "gemma4" else "deep_scorer")
-    assert_drafted_sequences_are_the_targets(engine, scorer, chain, rule)
+    assert_drafted_sequences_are_the_targets(engine, scorer, CHAINS[chain], rule)
     engine.close()
 
 

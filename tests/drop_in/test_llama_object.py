@@ -94,9 +94,8 @@ def test_signatures_are_those_of_the_base_class_plus_ours(make_llama: MakeLlama)
     for name in ("generate", "create_completion", "__call__", "create_chat_completion"):
         theirs = inspect.signature(getattr(llama_cpp.Llama, name)).parameters
         ours = inspect.signature(getattr(specllama.Llama, name)).parameters
-        assert set(ours) - set(theirs) == {"num_draft_tokens", "verify", "min_tokens", "prediction", *SAMPLERS} | (
-            of_chats if name == "create_chat_completion" else set()
-        )
+        added = {"num_draft_tokens", "verify", "min_tokens", "prediction", "learn", *SAMPLERS}
+        assert set(ours) - set(theirs) == added | (of_chats if name == "create_chat_completion" else set())
         assert {key: p.default for key, p in theirs.items()} == {key: ours[key].default for key in theirs}
     with pytest.raises(TypeError, match="temprature"):
         make_llama().create_completion("x", temprature=1)  # type: ignore[call-arg]

@@ -161,6 +161,10 @@ KINDS: dict[str, Kind] = {
     "looks up for the draft": Kind(draft="good", inner="lookup"),
     "drafts for the draft": Kind(draft="good", inner="bad"),
     "drafts for the draft rightly": Kind(draft="good", options={"draft_window": 24}, inner="good"),
+    "learns": Kind(draft="good", options={"learn": True}),
+    "head that learns": Kind("deep", "deep_medusa", {"learn": True}),
+    "looks up and learns": Kind("sinks", "lookup", {"learn": True}),
+    "hybrid that learns": Kind("hybrid", "hybrid_good", {"learn": True}),
     "lookahead": Kind(
         draft="lookahead", options={"draft_kwargs": {"window": 2, "n_gram": 3, "guesses": 1}}, is_limited=True
     ),

@@ -74,7 +74,7 @@ def test_requests_are_answered_as_the_server_does(
     ]
     given = [
         request("a", prompt="hello", max_tokens=5, temperature=None),
-        request("b", "/v1/chat/completions", messages=chat, max_completion_tokens=4, model="gpt", store=False),
+        request("b", "/v1/chat/completions", messages=chat, max_completion_tokens=4, model="gpt", store=True),
         request("c", prompt="word " * 5000),
         request("d", prompt="word", temprature=1.0),
         request("e", "/v1/embeddings", input="x"),

@@ -13,6 +13,7 @@ from needed import imported
 
 imported("fastapi")
 
+from kept_texts import kept_of
 from served import Served, serving  # needs the extra
 from tiny_models import llama_weights, word_vocabulary, write_llama
 
@@ -225,6 +226,26 @@ def test_openais_fields_without_effect_are_named(served: Served, path: str) -> N
     both = ask(served, path, **fields, prompt=PROMPT, messages=MESSAGES).json()["warnings"]
     assert len(both) == 3 and set(warnings) < set(both)  # that of the other endpoint
     assert "warnings" not in ask(served, path, user="me", n=1).json()
+
+
+def test_what_a_draft_can_learn_is_kept_unless_the_client_says_no(
+    make_llama: MakeLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path))
+    llm = make_llama(learn=True)
+    answers: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/completions", {"prompt": PROMPT, "max_tokens": 20}),
+        ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 20}),
+        ("/v1/responses", {"input": PROMPT, "max_output_tokens": 20}),
+        ("/completion", {"prompt": PROMPT, "n_predict": 20}),
+    ]
+    with serving(llm) as served:
+        for path, what in answers:
+            assert served.post(path, store=False, seed=1, **what).status_code == 200
+        assert kept_of(llm) == []
+        for number, (path, what) in enumerate(answers):
+            assert served.post(path, seed=number, **what).status_code == 200
+        assert len(kept_of(llm)) == 4
 
 
 ERRORS: list[tuple[dict[str, Any], str]] = [

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import os
 import queue
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 from specllama.backend.brief import brief
 from specllama.engine.forks import told_of_forks
 from specllama.engine.options import checked_index
+from specllama.engine.writer import Writer
 
 from .disk import Disk
 from .entry import Entry, Name, Tier
@@ -24,7 +23,6 @@ from .ram import Ram
 _GIB = 1 << 30
 _MOST_GIB = 1_000_000
 _TOGETHER = 32 << 20  # bytes of entries that are written at once
-_MOST_WAITING = 256 << 20  # bytes of entries that wait to be written
 _SHARE = 0.01  # of a text's time: how long its end may wait until entries are written
 
 
@@ -113,13 +111,13 @@ class Store:
         self.num_recalled = 0
         self._about: dict[bytes, Mapping[str, Any]] = {}
         self._notes = queue.SimpleQueue[str]()
-        self._writer = Writer()
+        self._writer = Writer("prefixes")
         told_of_forks(self)
 
     def leave_parent(self) -> None:
         """Called in a forked child, which lacks the thread that writes."""
         self.ram.leave_parent()
-        self._writer = Writer()
+        self._writer = Writer("prefixes")
 
     @property
     def keeps_some(self) -> bool:
@@ -176,48 +174,3 @@ class Store:
     def flush(self) -> None:
         """Wait until all entries are written."""
         self._writer.flush()
-
-
-class Writer:
-    """Writes in a thread of its own, one thing after the other. The interpreter's end waits for it."""
-
-    def __init__(self) -> None:
-        self._executor: concurrent.futures.ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
-        self._waiting: list[tuple[concurrent.futures.Future[Any], int]] = []
-
-    def has_room(self, size: int, latest: float) -> bool:
-        """Whether so many bytes may wait, too.
-
-        Args:
-            size: the bytes.
-            latest: until when to wait for room, by ``time.monotonic``.
-        """
-        while (first := self._first(size)) is not None:
-            left = latest - time.monotonic()
-            if left <= 0:
-                return False
-            concurrent.futures.wait([first], timeout=left)
-        return True
-
-    def _first(self, size: int) -> concurrent.futures.Future[Any] | None:
-        """What is to be done before so many bytes may wait; None if they may."""
-        with self._lock:
-            self._waiting = [waiting for waiting in self._waiting if not waiting[0].done()]
-            if not self._waiting or sum(each for _, each in self._waiting) + size <= _MOST_WAITING:
-                return None
-            return self._waiting[0][0]
-
-    def submit(self, size: int, function: Any, *args: Any) -> None:
-        """Have a function called, which writes so many bytes. Nothing happens while the interpreter ends."""
-        with self._lock, contextlib.suppress(RuntimeError):
-            if self._executor is None:
-                self._executor = concurrent.futures.ThreadPoolExecutor(1, "specllama-prefixes")
-            self._waiting.append((self._executor.submit(function, *args), size))
-
-    def flush(self) -> None:
-        """Wait until all is written."""
-        with self._lock:
-            waiting = [job for job, _ in self._waiting]
-        for job in concurrent.futures.as_completed(waiting):
-            job.result()

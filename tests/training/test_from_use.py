@@ -1,0 +1,171 @@
+"""A head that learns from what was kept while its model was used, and the command that shows and forgets this."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from needed import imported
+
+imported("torch")
+import numpy as np
+from training_driver import Heard
+
+import specllama
+from specllama import cli
+from specllama.engine import kept_files, learn_dir, read_kept
+from specllama.models.heads import read_head
+from specllama.models.state_head_file import StateHeadFile
+from specllama.training import from_use
+from specllama.training.from_use import Used, num_kept
+from specllama.training.shards import examples, shard_paths, write_examples
+from specllama.training.target import read_target
+from specllama.training.text import held_out, read_texts
+from specllama.training.train import Budget, trained
+
+if TYPE_CHECKING:
+    from conftest import TinyFiles
+
+WORDS = ("the", "a", "dog", "fox", "cat", "it", "is", "in", "of", "on")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("SPECLLAMA_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def model(tiny_files: TinyFiles, tmp_path: Path, cache: Path) -> Path:
+    """In a folder of its own, and used with ``learn=True``: 30 conversations of two turns."""
+    path = Path(shutil.copyfile(tiny_files.deep, tmp_path / "model.gguf"))
+    with specllama.Llama(str(path), n_ctx=512, n_threads=1, n_threads_batch=1, learn=True, verbose=False) as llm:
+        for number in range(30):
+            text = f"{WORDS[number % 10]} quick {WORDS[number // 10]} fox"
+            for _ in range(2):
+                text += llm.create_completion(text, max_tokens=30, temperature=0.8, seed=number)["choices"][0]["text"]
+    return path
+
+
+def test_it_learns_from_what_was_kept_and_nothing_is_written(model: Path, cache: Path) -> None:
+    target = read_target(str(model))
+    count = num_kept(target.weights)
+    assert count > 1500
+    heard = Heard("never")
+    with trained(model, Budget(tokens=count), kind="hydra", from_use=True, threads=1, progress=heard) as made:
+        path = made.keep("Q8_0")
+    assert "text" not in heard.first
+    assert "states" not in heard.first
+    assert not [*(cache / "training").glob("*.jsonl")]
+    assert isinstance(read_head(path), StateHeadFile)
+    assert made.num_tokens > 0.7 * count
+    assert made.greedy[0] > 0.05  # of words that are guessed, 1 in 300 is right
+    assert num_kept(target.weights) == count
+    with specllama.Llama(str(model), draft_model=str(path), n_ctx=512, learn=True, verbose=False) as llm:
+        llm.create_completion("the quick dog", max_tokens=40)
+        assert llm.stats.num_draft_tokens > 0
+
+
+def test_the_model_writes_what_lacks(model: Path, cache: Path) -> None:
+    count = num_kept(read_target(str(model)).weights)
+    budget = Budget(tokens=count + 300, answer=32, parallel=2)
+    with trained(model, budget, kind="medusa", from_use=True, threads=1) as made:
+        assert made.num_tokens > 0.7 * count
+    (written,) = (cache / "training").glob("*.jsonl")
+    assert sum(text.size for text in read_texts(written)) >= 300
+
+
+def test_what_is_learned_is_what_was_kept(model: Path, tmp_path: Path) -> None:
+    """Turns of a conversation are held out together. A token that the head cannot draft has no share."""
+    target = read_target(str(model))
+    used = Used(tmp_path / "used")
+    used.copy(target.weights)
+    used.copy(target.weights)
+    files = kept_files(learn_dir(target.weights))
+    texts = used.texts()
+    assert len(texts) == len(files) == 60
+    by_conversation: dict[str, set[bool]] = {}
+    for file, text in zip(files, texts, strict=True):
+        by_conversation.setdefault(file.name.conversation, set()).add(held_out(text.index))
+    assert len(by_conversation) == 30
+    assert all(len(found) == 1 for found in by_conversation.values())
+    assert {held_out(text.index) for text in texts} == {True, False}
+    rows = np.arange(0, target.n_vocab, 2)
+    write_examples(used.examples(rows, target.n_vocab), tmp_path / "shards")
+    write_examples(used.examples(rows, target.n_vocab), tmp_path / "shards")
+    found = dict(example for path in shard_paths(tmp_path / "shards") for example in examples(path))
+    assert found.keys() == {text.index for text in texts}
+    for file, text in zip(files, texts, strict=True):
+        kept, example = read_kept(file.path), found[text.index]
+        assert kept is not None
+        assert example.tokens.tolist() == text.tokens[text.start - 1 :][: len(example.tokens)]
+        assert np.array_equal(example.states[:, 0], kept.states)
+        can_draft = kept.likely % 2 == 0
+        assert np.array_equal(rows[example.likely][can_draft], kept.likely[can_draft])
+        assert np.array_equal(example.shares, np.where(can_draft, kept.shares, 0))
+        assert np.array_equal(example.best, np.where(can_draft[:, 0], kept.likely[:, 0] // 2, -1))
+
+
+def test_other_kinds_and_other_models_do_not(model: Path, tiny_files: TinyFiles) -> None:
+    message = r"--from-use has the final states .* of the kind eagle3"
+    with pytest.raises(ValueError, match=message), trained(model, Budget(tokens=500), from_use=True):
+        pass
+    assert num_kept(read_target(str(tiny_files.target)).weights) == 0
+    assert cli.main(["train-draft", str(tiny_files.target), "--from-use"]) == 2
+
+
+def test_copies_where_there_are_no_links(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr(from_use.os, "link", refused)
+    used = Used(tmp_path / "used")
+    used.copy(read_target(str(model)).weights)
+    assert len(used.texts()) == 60
+
+
+# The command
+
+
+def shown(model: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert cli.main(["learn", str(model), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_learn_shows_and_forgets(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = shown(model, capsys)
+    assert found["num_answers"] == 60
+    assert found["num_tokens"] == num_kept(read_target(str(model)).weights)
+    first = found["conversations"][0]
+    assert (first["num_answers"], first["begins"][:13]) == (2, "the quick the")
+    assert cli.main(["learn", str(model)]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert len(table) == 32
+    assert first["name"] in table[1] and "the quick the" in table[1]
+    assert cli.main(["learn", str(model), "--forget", first["name"]]) == 0
+    assert "deleted 2 answers" in capsys.readouterr().err
+    assert [one["name"] for one in shown(model, capsys)["conversations"]] == [
+        one["name"] for one in found["conversations"][1:]
+    ]
+    assert cli.main(["learn", str(model), "--forget", first["name"]]) == 2
+    assert "no kept conversation" in capsys.readouterr().err
+    assert cli.main(["learn", str(model), "--forget"]) == 0
+    assert shown(model, capsys)["conversations"] == []
+    assert cli.main(["learn", str(model)]) == 0
+    assert "nothing is kept" in capsys.readouterr().err
+
+
+def test_generate_learns(tiny_files: TinyFiles, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["generate", "-m", str(tiny_files.deep), "-p", "the quick fox", "-n", "20", "-t", "1", "-c", "512"]
+    assert cli.main([*command, "--learn"]) == 0
+    said, folder = capsys.readouterr().err, learn_dir(read_target(str(tiny_files.deep)).weights)
+    assert f"what a draft can learn from the answers is kept in {folder}" in said
+    assert len(kept_files(folder)) == 1
+    assert cli.main([*command, "--learn-disk", "1"]) == 2
+    assert cli.main([*command, "--learn", "--learn-disk", "0"]) == 2
+    assert "must be above 0" in capsys.readouterr().err
