@@ -2,6 +2,8 @@
 #include "drafters/state_head.hpp"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "drafters/drawn_token.hpp"
@@ -19,9 +21,15 @@ namespace {
 // far. Either way each token has its q.
 class StateHeadDrafter final : public LastStateHead {
 public:
-    explicit StateHeadDrafter(std::shared_ptr<const StateHead> head)
-        : LastStateHead(Source::state_head, head->n_embd()), head_(std::move(head)) {}
+    explicit StateHeadDrafter(std::shared_ptr<const HeadInUse> in_use)
+        : LastStateHead(Source::state_head, in_use->head()->n_embd()),
+          in_use_(std::move(in_use)),
+          head_(in_use_->head()) {}
 
+    void begin(const Task &) override {
+        head_ = in_use_->head();
+        num_said_ = 0;
+    }
     void observe(const DecodedBatch & batch) override {
         LastStateHead::observe(batch);
         num_said_ = 0;
@@ -38,7 +46,8 @@ public:
 private:
     void compute(const std::vector<std::int32_t> & tokens, std::size_t first, std::size_t count);
 
-    std::shared_ptr<const StateHead> head_;
+    std::shared_ptr<const HeadInUse> in_use_;
+    std::shared_ptr<const StateHead> head_;  // of this generation
     double seconds_ = 0.0;
     std::size_t num_computed_ = 0;
     std::vector<float> said_;     // logits of the places that were computed last
@@ -84,8 +93,23 @@ void StateHeadDrafter::compute(const std::vector<std::int32_t> & tokens, std::si
 
 DrafterPriors state_head_priors() { return drawn_priors(); }
 
-std::shared_ptr<Drafter> make_state_head(std::shared_ptr<const StateHead> head) {
-    return std::make_shared<StateHeadDrafter>(std::move(head));
+std::shared_ptr<const StateHead> HeadInUse::head() const {
+    const std::lock_guard lock(mutex_);
+    return head_;
+}
+
+void HeadInUse::exchange(std::shared_ptr<const StateHead> head) {
+    const std::lock_guard lock(mutex_);
+    if (head->n_embd() != head_->n_embd() || head->n_vocab() != head_->n_vocab()) {
+        throw std::invalid_argument("the new head reads " + std::to_string(head->n_embd()) + " numbers and knows " +
+                                    std::to_string(head->n_vocab()) + " tokens, and the old one " +
+                                    std::to_string(head_->n_embd()) + " and " + std::to_string(head_->n_vocab()));
+    }
+    head_ = std::move(head);
+}
+
+std::shared_ptr<Drafter> make_state_head(std::shared_ptr<const HeadInUse> in_use) {
+    return std::make_shared<StateHeadDrafter>(std::move(in_use));
 }
 
 }  // namespace specllama

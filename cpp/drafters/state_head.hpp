@@ -2,12 +2,28 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 
 #include "drafters/drafter.hpp"
 #include "heads/state_head.hpp"
 
 namespace specllama {
 
-std::shared_ptr<Drafter> make_state_head(std::shared_ptr<const StateHead> head);
+// The head that drafts for several texts. Another one may take its place at any time: each generation drafts with the
+// head that was there when it began.
+class HeadInUse {
+public:
+    explicit HeadInUse(std::shared_ptr<const StateHead> head) : head_(std::move(head)) {}
+
+    std::shared_ptr<const StateHead> head() const;
+    // Throws std::invalid_argument for a head of other states or another vocabulary.
+    void exchange(std::shared_ptr<const StateHead> head);
+
+private:
+    mutable std::mutex mutex_;
+    std::shared_ptr<const StateHead> head_;
+};
+
+std::shared_ptr<Drafter> make_state_head(std::shared_ptr<const HeadInUse> in_use);
 
 }  // namespace specllama

@@ -9,11 +9,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from specllama.commands.arguments import add_threads
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specllama.commands import Subparsers
     from specllama.engine import KeptFile
+    from specllama.training.learn import Learned
 
 _SHOWN = 60  # letters of a conversation's beginning
 
@@ -44,15 +47,23 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("model", metavar="MODEL", help="a GGUF file, or a name of the catalog")
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
+        "--now",
+        action="store_true",
+        help="have the draft learn from what was kept since the last time, and print its path; it needs PyTorch: "
+        'pip install "specllama[train]"',
+    )
+    what.add_argument(
         "--forget",
         nargs="?",
         const="",
         metavar="CONVERSATION",
-        help="delete the conversation of this name; without a name, all that is kept of the model",
+        help="delete the conversation of this name; without a name, all that is kept of the model, and the draft that "
+        "has learned from it",
     )
     what.add_argument(
         "--json", action="store_true", help="print one object: the folder, its conversations, and the sums"
     )
+    add_threads(parser, "threads for --now, default 1")
     return parser
 
 
@@ -61,24 +72,49 @@ def run(arguments: argparse.Namespace) -> int:
     from specllama.commands.arguments import UsageError
     from specllama.engine import forget_kept, kept_files, learn_dir
     from specllama.models import resolve
+    from specllama.training.learn import forget_head, learned_head
     from specllama.training.target import read_target
 
     path = resolve(arguments.model)
-    folder = learn_dir(read_target(path).weights)
+    if arguments.now:
+        return _learn(path, arguments.n_threads)
+    weights = read_target(path).weights
+    folder, head = learn_dir(weights), learned_head(weights)
     files = kept_files(folder)
     if arguments.forget is not None:
         name = arguments.forget or None
         if name is not None and all(one.name.conversation != name for one in files):
             raise UsageError(f"--forget {name}: no kept conversation of {arguments.model} has this name")
         count = forget_kept(folder, name)
+        if name is None:
+            forget_head(weights)
         print(f"deleted {count} answers in {folder}", file=sys.stderr)
     elif arguments.json:
-        print(json.dumps(_as_data(folder, _conversations(path, files))))
+        print(json.dumps(_as_data(folder, _conversations(path, files), head)))
     elif not files:
         print(f"nothing is kept of {arguments.model} yet: use it with --learn (learn=True)", file=sys.stderr)
     else:
         _print_table(_conversations(path, files))
+    if arguments.forget is None and head is not None and not arguments.json:
+        print(f"{_about(head)}. It is used by draft_model={str(head.path)!r} (-md)", file=sys.stderr)
     return 0
+
+
+def _learn(model: str, threads: int | None) -> int:
+    from specllama.commands.steps import Reporter, steps
+    from specllama.training.learn import learn
+
+    with steps() as bar:
+        head = learn(model, threads=threads, progress=Reporter(bar))
+    print(_about(head), file=sys.stderr)
+    print(head.path)
+    return 0
+
+
+def _about(head: Learned) -> str:
+    greedy = " / ".join(f"{100 * one:.0f}" for one in head.greedy)
+    at = datetime.fromtimestamp(head.at).strftime("%Y-%m-%d %H:%M")
+    return f"a draft has learned from {head.num_tokens:,} tokens, last at {at}: right at {greedy} % of the places"
 
 
 def _conversations(model: str, files: Sequence[KeptFile]) -> list[_Conversation]:
@@ -98,11 +134,14 @@ def _conversations(model: str, files: Sequence[KeptFile]) -> list[_Conversation]
     return found
 
 
-def _as_data(folder: Path, found: Sequence[_Conversation]) -> dict[str, Any]:
+def _as_data(folder: Path, found: Sequence[_Conversation], head: Learned | None) -> dict[str, Any]:
     conversations = [
         {"name": one.name, "begins": one.begins, **one.sizes(), "written": one.files[-1].written / 1e9} for one in found
     ]
-    return {"folder": str(folder), "conversations": conversations, **_all(found).sizes()}
+    learned = None
+    if head is not None:
+        learned = {name: getattr(head, name) for name in ("greedy", "num_tokens", "at")} | {"path": str(head.path)}
+    return {"folder": str(folder), "draft": learned, "conversations": conversations, **_all(found).sizes()}
 
 
 def _all(found: Sequence[_Conversation]) -> _Conversation:

@@ -67,6 +67,30 @@ class Steps:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+class Reporter:
+    """Shows the progress of a training on stderr: each step on a terminal, and every tenth of a step elsewhere."""
+
+    def __init__(self, bar: Steps) -> None:
+        self._bar = bar
+        self._step, self._tenths = "", 0
+
+    def note(self, text: str) -> None:
+        """See `training.progress.Progress`."""
+        self._bar.note(text)
+        self._step = ""
+
+    def done(self, step: str, done: int, total: int, name: str = "") -> None:
+        """See `training.progress.Progress`. `name` replaces the step's name in the output."""
+        if step != self._step:
+            self._step, self._tenths = step, 0
+        before, self._tenths = self._tenths, done * 10 // max(1, total)
+        self._bar.done(name or step, max(1, done), max(1, total), (name or step) if self._tenths > before else None)
+
+    def answered(self, name: str, done: int, total: int) -> None:
+        """Note that one more answer of the comparison is done."""
+        self.done("answers", done, total, f"against {name}" if name.startswith("plain") else f"as {name}")
+
+
 @contextlib.contextmanager
 def errors_reported(what: str) -> Iterator[None]:
     """A context manager for a step after long work. If the step fails, stderr gets the error, and the command goes on.

@@ -15,7 +15,7 @@ from specllama.models import EAGLE3, HYDRA, TRAINED
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
-    from specllama.commands.steps import Steps
+    from specllama.commands.steps import Reporter
     from specllama.evidence.draft_pays import Gain
     from specllama.training.train import Budget, Trained
 
@@ -148,11 +148,12 @@ def _num_kept(model: str) -> int:
     Raises:
         UsageError: there are none.
     """
+    from specllama.engine import kept_files, learn_dir
     from specllama.models import resolve
     from specllama.training.from_use import num_kept
     from specllama.training.target import read_target
 
-    found = num_kept(read_target(resolve(model)).weights)
+    found = num_kept(kept_files(learn_dir(read_target(resolve(model)).weights)))
     if found == 0:
         raise UsageError(
             f"--from-use: nothing was kept of {model} yet: use it with --learn (learn=True), or leave out --from-use"
@@ -170,11 +171,11 @@ def _train(
     arguments: argparse.Namespace, budget: Budget, threads: int, skipped: list[str]
 ) -> tuple[Trained, Path, Gains | None]:
     """Train, and compare. Returns the result, the draft's path, and the gains; None if none could be measured."""
-    from specllama.commands.steps import errors_reported, steps
+    from specllama.commands.steps import Reporter, errors_reported, steps
     from specllama.training.train import trained
 
     with contextlib.ExitStack() as stack:
-        reporter = _Reporter(stack.enter_context(steps()))
+        reporter = Reporter(stack.enter_context(steps()))
         for note in skipped:
             reporter.note(note)
         made = stack.enter_context(
@@ -201,7 +202,7 @@ def _train(
         return made, made.keep(best), gains
 
 
-def _measured(made: Trained, most: int, threads: int, reporter: _Reporter) -> tuple[str, Gains]:
+def _measured(made: Trained, most: int, threads: int, reporter: Reporter) -> tuple[str, Gains]:
     """The fastest type of the draft's weights, and the gains with a draft of this type."""
     import specllama
     from specllama.engine import LOOKUP
@@ -258,30 +259,6 @@ def _chosen(target: str, path: Path, gains: Gains) -> str | None:
     remember_gains(found, {**dict.fromkeys(names, gains.draft), LOOKUP: gains.lookup})
     chosen = chosen_of(found).draft_model
     return str(path) if chosen in names else chosen
-
-
-class _Reporter:
-    """Shows the progress of a training on stderr: each step on a terminal, and every tenth of a step elsewhere."""
-
-    def __init__(self, bar: Steps) -> None:
-        self._bar = bar
-        self._step, self._tenths = "", 0
-
-    def note(self, text: str) -> None:
-        """See `training.progress.Progress`."""
-        self._bar.note(text)
-        self._step = ""
-
-    def done(self, step: str, done: int, total: int, name: str = "") -> None:
-        """See `training.progress.Progress`. `name` replaces the step's name in the output."""
-        if step != self._step:
-            self._step, self._tenths = step, 0
-        before, self._tenths = self._tenths, done * 10 // max(1, total)
-        self._bar.done(name or step, max(1, done), max(1, total), (name or step) if self._tenths > before else None)
-
-    def answered(self, name: str, done: int, total: int) -> None:
-        """Note that one more answer of the comparison is done."""
-        self.done("answers", done, total, f"against {name}" if name.startswith("plain") else f"as {name}")
 
 
 def _positive(text: str) -> float:

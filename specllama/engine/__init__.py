@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .drafts.draft import LOOKUP
     from .drafts.remembered import forget
     from .engine import Engine
-    from .examples.file import Kept, read_kept
+    from .examples.file import Kept, num_rows_of, read_kept
     from .examples.file import Name as KeptName
     from .examples.store import KeptFile, forget_kept, kept_files, learn_dir
     from .expected_gain import Expected, best_length, break_even
@@ -59,7 +59,8 @@ __all__ += ["DEPENDENT_ON_DRAFT", "FINAL", "LOOKUP", "RULES", "VERIFY", "is_inde
 __all__ += ["SAMPLERS", "SamplerParams", "server_samplers"]
 __all__ += ["LARGEST_INT", "MOST_DRAFT_TOKENS", "MOST_THREADS"]
 __all__ += ["CacheContent", "StoreOptions", "cache_contents", "empty_cache"]
-__all__ += ["Kept", "KeptFile", "KeptName", "Learning", "forget_kept", "kept_files", "learn_dir", "read_kept"]
+__all__ += ["Kept", "KeptFile", "KeptName", "Learning", "forget_kept", "kept_files", "learn_dir"]
+__all__ += ["num_rows_of", "read_kept"]
 __all__ += ["NumDraftTokens", "checked_index", "checked_num_draft_tokens", "checked_seed", "checked_verify"]
 
 _EXPORTS = {
@@ -70,7 +71,7 @@ _EXPORTS = {
     "drafts.draft": ("LOOKUP",),
     "drafts.remembered": ("forget",),
     "engine": ("Engine",),
-    "examples.file": ("Kept", "read_kept"),
+    "examples.file": ("Kept", "num_rows_of", "read_kept"),
     "examples.store": ("KeptFile", "forget_kept", "kept_files", "learn_dir"),
     "expected_gain": ("Expected", "best_length", "break_even"),
     "generation": ("Generation",),

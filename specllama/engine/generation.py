@@ -319,6 +319,8 @@ class Generation(ClosedWhenGone, Iterator[int]):
     ) -> None:
         slot, request, options = self._slot, self._request, self._request.options
         num_draft_tokens = 0 if request.chooser else options.most_draft_tokens
+        if num_draft_tokens > 0 and self._draft is not None:
+            self._draft.refresh()
         if num_draft_tokens > 0 and not slot.claim(self._draft):
             num_draft_tokens = 0
         if request.chooser is not None:

@@ -5,30 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from specllama.backend.replacing import replacing
-from specllama.engine import Kept, KeptName, kept_files, learn_dir, read_kept
+from specllama.engine import Kept, KeptFile, KeptName, num_rows_of, read_kept
 
 from .shards import LIKELY, Example
 from .text import HELD_OUT, Text
 
 _FIRST = HELD_OUT << 20  # the index of the first of these texts: those that the target writes come before
-_OUT_OF = 10  # every tenth conversation is held out
 
 
-def num_kept(weights: str) -> int:
-    """How many tokens of answers are kept of a model now.
-
-    Args:
-        weights: the `Digest` of its weights.
-    """
-    found = (read_kept(one.path) for one in kept_files(learn_dir(weights)))
-    return sum(len(kept.states) for kept in found if kept is not None)
+def num_kept(files: Iterable[KeptFile]) -> int:
+    """How many tokens the answers in these files have."""
+    return sum(num_rows_of(one.path) for one in files)
 
 
 class Used:
@@ -41,17 +35,14 @@ class Used:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def copy(self, weights: str) -> None:
-        """Copy what is kept of a model now. A call that was interrupted may be repeated.
-
-        Args:
-            weights: the `Digest` of the model's weights.
+    def copy(self, files: Iterable[KeptFile]) -> None:
+        """Copy kept texts. A call that was interrupted may be repeated.
 
         Raises:
             OSError: the disk is full.
         """
         self._folder.mkdir(exist_ok=True)
-        for number, one in enumerate(kept_files(learn_dir(weights))):
+        for number, one in enumerate(files):
             there = self._folder / f"{number:08}-{one.name}"
             with contextlib.suppress(FileNotFoundError, FileExistsError):  # it was deleted meanwhile, or is there
                 try:
@@ -61,6 +52,10 @@ class Used:
                         continue
                     with replacing(there) as temporary:
                         shutil.copyfile(one.path, temporary)
+
+    def names(self) -> frozenset[str]:
+        """The names of the texts (`KeptName.text`)."""
+        return frozenset(name.text for _, name, _ in self._files())
 
     def texts(self) -> list[Text]:
         """The texts. All texts of a conversation are learned, or all are held out."""
@@ -79,11 +74,16 @@ class Used:
             yield index, _example(kept, row_of)
 
     def _kept(self) -> Iterator[tuple[int, Kept]]:
-        for number, path in enumerate(sorted(self._folder.glob("*-*"))):
-            kept, name = read_kept(path), KeptName.read(path.name.partition("-")[2])
-            if kept is not None and name is not None and len(kept.states) > 2:
-                is_held_out = int(name.conversation, 16) % _OUT_OF == 0
-                yield _FIRST + HELD_OUT * number + (0 if is_held_out else 1 + number % (HELD_OUT - 1)), kept
+        for number, name, path in self._files():
+            kept = read_kept(path)
+            if kept is not None and len(kept.states) > 2:
+                yield _FIRST + HELD_OUT * number + (0 if name.is_held_out else 1 + number % (HELD_OUT - 1)), kept
+
+    def _files(self) -> Iterator[tuple[int, KeptName, Path]]:
+        for path in sorted(self._folder.glob("*-*")):
+            number, _, rest = path.name.partition("-")
+            if (name := KeptName.read(rest)) is not None:
+                yield int(number), name, path
 
 
 def _example(kept: Kept, row_of: npt.NDArray[np.int32]) -> Example:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from specllama.backend.cpu import default_threads
 from specllama.backend.replacing import replacing
-from specllama.engine import FINAL
+from specllama.engine import FINAL, kept_files, learn_dir
 from specllama.models import (
     EAGLE3,
     HEADER_ROOM,
@@ -316,7 +316,7 @@ class _Training:
         plan = self.work.read("plan")
         if plan is None:
             if self.used is not None:
-                self.used.copy(self.target.weights)
+                self.used.copy(kept_files(learn_dir(self.target.weights)))
             plan = self._planned()
         else:
             self.progress.note(f"going on with the training that was begun before: {plan['num_tokens']} tokens of text")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,12 @@ import llama_cpp
 import numpy as np
 import pytest
 import tiny_models as tiny
-from engine import Engine
+from engine import Engine, opened
 from exact import EXACT_CACHE
 from fresh import text_of
 from heads import Headed
 from state_heads import KINDS, PLACES, fitted_state_head, head_weights, place_states, write_state_head
-from test_engine_statistics import VOCAB
+from test_engine_statistics import CHAINS, PROMPT, RULES, VOCAB, Scorer, assert_drafted_sequences_are_the_targets
 from test_heads import LETTERS, LONG
 from transcribed import forward
 
@@ -57,7 +58,7 @@ def native(path: Path, target: Path) -> _core.StateHead:
 
 def headed(target: Path, head: Path) -> Headed:
     """A loop whose head is alone."""
-    return Headed(target, head, lambda _: _core.Drafter.state_head(native(head, target)))
+    return Headed(target, head, lambda _: _core.Drafter.state_head(_core.HeadInUse(native(head, target))))
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -261,3 +262,81 @@ def test_a_target_whose_memory_is_recurrent(
     plain, llm = make_llama(path, num_draft_tokens=0), make_llama(path, head, num_draft_tokens=2)
     for prompt in (LONG, "a dog"):
         assert text_of(llm, prompt, temperature=0.0) == text_of(plain, prompt, temperature=0.0)
+
+
+# Another head takes the place of one
+
+
+def test_a_replaced_file_drafts_in_the_next_call(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path) -> None:
+    """Of another kind, too, in the midst of a conversation, for several texts at once. What cannot be used does not."""
+    path, other = tmp_path / "head.gguf", tmp_path / "other.gguf"
+    right = fitted("medusa", letters=False)
+    wrong = {name: -one if name.endswith("output.weight") else one for name, one in right.items()}
+    write_state_head(path, "medusa", WORDS, right)
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    llm = make_llama(tiny_files.deep, path, num_draft_tokens=3, max_parallel=3, **EXACT_CACHE)
+    sampled: dict[str, Any] = {"max_tokens": 40, "temperature": 0.9, "seed": 3}
+
+    def accepted() -> float:
+        """The rate of one text and of three others, which are those without a draft."""
+        before = llm.total_stats
+        assert text_of(llm) == text_of(plain)
+        given = [LONG[:60] + end for end in (" a", " no fox", " the dog")]
+        texts = [[one.text for one in each.create_completions(given, **sampled)] for each in (llm, plain)]
+        assert texts[0] == texts[1]
+        now = llm.total_stats
+        drafted = now.num_draft_tokens - before.num_draft_tokens
+        return (now.num_accepted_tokens - before.num_accepted_tokens) / drafted
+
+    def replace_by(kind: str, weights: tiny.Weights, **more: Any) -> None:
+        os.replace(write_state_head(other, kind, WORDS, weights, **more), path)
+
+    first = accepted()
+    replace_by("medusa", wrong)
+    second = accepted()
+    assert second < first / 2
+    replace_by("hydra", fitted("hydra", letters=False))
+    assert accepted() > 2 * second
+    replace_by("medusa", {name: one for name, one in right.items() if name != "place.1.0.linear.weight"})
+    assert accepted() > 2 * second
+    other.write_bytes(b"no head")
+    os.replace(other, path)
+    assert accepted() > 2 * second
+    path.unlink()
+    assert accepted() > 2 * second
+    replace_by("medusa", wrong)
+    assert accepted() < first / 2
+
+
+def test_a_head_of_other_states_does_not_take_its_place(tiny_files: TinyFiles, tmp_path: Path) -> None:
+    one = write_state_head(tmp_path / "one.gguf", "medusa", WORDS, fitted("medusa", letters=False))
+    other = write_state_head(tmp_path / "other.gguf", "medusa", LETTER, fitted("medusa", letters=True))
+    in_use = _core.HeadInUse(native(one, tiny_files.deep))
+    with pytest.raises(ValueError, match=r"the new head reads .* numbers and knows .* tokens, and the old one"):
+        in_use.exchange(native(other, tiny_files.letters_deep))
+
+
+@pytest.mark.statistics
+@pytest.mark.parametrize("rule", RULES)
+def test_sequences_have_the_targets_distribution_while_heads_change(
+    tiny_files: TinyFiles, tmp_path: Path, rule: str
+) -> None:
+    heads = [
+        native(write_state_head(tmp_path / f"{kind}.gguf", kind, LETTER, fitted(kind, letters=True)), path)
+        for kind, path in (("medusa", tiny_files.letters_deep), ("hydra", tiny_files.letters_deep))
+    ]
+    in_use = _core.HeadInUse(heads[0])
+    engine = Headed(tiny_files.letters_deep, tmp_path / "medusa.gguf", lambda _: _core.Drafter.state_head(in_use))
+    generate, number = engine.generate, 0
+
+    def exchanging(*given: Any, **settings: Any) -> list[int]:
+        nonlocal number
+        number += 1
+        in_use.exchange(heads[number % 2])
+        return generate(*given, **settings)
+
+    engine.generate = exchanging  # type: ignore[method-assign]
+    plain = opened(tiny_files.letters_deep, n_ctx=64, logits_all=True)
+    assert_drafted_sequences_are_the_targets(engine, Scorer(plain, PROMPT), CHAINS["T=1"], rule)
+    engine.close()
+    plain.close()

@@ -12,15 +12,18 @@ from needed import imported
 
 imported("torch")
 import numpy as np
+import torch
+from test_train_draft import Interrupting
 from training_driver import Heard
 
 import specllama
 from specllama import cli
-from specllama.engine import kept_files, learn_dir, read_kept
+from specllama.engine import KeptFile, kept_files, learn_dir, read_kept
 from specllama.models.heads import read_head
 from specllama.models.state_head_file import StateHeadFile
 from specllama.training import from_use
 from specllama.training.from_use import Used, num_kept
+from specllama.training.learn import Continued, learn, learned_head
 from specllama.training.shards import examples, shard_paths, write_examples
 from specllama.training.target import read_target
 from specllama.training.text import held_out, read_texts
@@ -39,21 +42,29 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture
-def model(tiny_files: TinyFiles, tmp_path: Path, cache: Path) -> Path:
-    """In a folder of its own, and used with ``learn=True``: 30 conversations of two turns."""
-    path = Path(shutil.copyfile(tiny_files.deep, tmp_path / "model.gguf"))
-    with specllama.Llama(str(path), n_ctx=512, n_threads=1, n_threads_batch=1, learn=True, verbose=False) as llm:
-        for number in range(30):
-            text = f"{WORDS[number % 10]} quick {WORDS[number // 10]} fox"
+def kept_of(model: Path) -> list[KeptFile]:
+    return kept_files(learn_dir(read_target(str(model)).weights))
+
+
+def use(model: Path, numbers: range) -> None:
+    """Conversations of two turns, with ``learn=True``."""
+    with specllama.Llama(str(model), n_ctx=512, n_threads=1, n_threads_batch=1, learn=True, verbose=False) as llm:
+        for number in numbers:
+            text = f"{WORDS[number % 10]} quick {WORDS[number // 10 % 10]} fox"
             for _ in range(2):
                 text += llm.create_completion(text, max_tokens=30, temperature=0.8, seed=number)["choices"][0]["text"]
+
+
+@pytest.fixture
+def model(tiny_files: TinyFiles, tmp_path: Path, cache: Path) -> Path:
+    """In a folder of its own, after 30 conversations."""
+    path = Path(shutil.copyfile(tiny_files.deep, tmp_path / "model.gguf"))
+    use(path, range(30))
     return path
 
 
 def test_it_learns_from_what_was_kept_and_nothing_is_written(model: Path, cache: Path) -> None:
-    target = read_target(str(model))
-    count = num_kept(target.weights)
+    count = num_kept(kept_of(model))
     assert count > 1500
     heard = Heard("never")
     with trained(model, Budget(tokens=count), kind="hydra", from_use=True, threads=1, progress=heard) as made:
@@ -64,14 +75,14 @@ def test_it_learns_from_what_was_kept_and_nothing_is_written(model: Path, cache:
     assert isinstance(read_head(path), StateHeadFile)
     assert made.num_tokens > 0.7 * count
     assert made.greedy[0] > 0.05  # of words that are guessed, 1 in 300 is right
-    assert num_kept(target.weights) == count
+    assert num_kept(kept_of(model)) == count
     with specllama.Llama(str(model), draft_model=str(path), n_ctx=512, learn=True, verbose=False) as llm:
         llm.create_completion("the quick dog", max_tokens=40)
         assert llm.stats.num_draft_tokens > 0
 
 
 def test_the_model_writes_what_lacks(model: Path, cache: Path) -> None:
-    count = num_kept(read_target(str(model)).weights)
+    count = num_kept(kept_of(model))
     budget = Budget(tokens=count + 300, answer=32, parallel=2)
     with trained(model, budget, kind="medusa", from_use=True, threads=1) as made:
         assert made.num_tokens > 0.7 * count
@@ -83,9 +94,9 @@ def test_what_is_learned_is_what_was_kept(model: Path, tmp_path: Path) -> None:
     """Turns of a conversation are held out together. A token that the head cannot draft has no share."""
     target = read_target(str(model))
     used = Used(tmp_path / "used")
-    used.copy(target.weights)
-    used.copy(target.weights)
-    files = kept_files(learn_dir(target.weights))
+    used.copy(kept_of(model))
+    used.copy(kept_of(model))
+    files = kept_of(model)
     texts = used.texts()
     assert len(texts) == len(files) == 60
     by_conversation: dict[str, set[bool]] = {}
@@ -114,7 +125,7 @@ def test_other_kinds_and_other_models_do_not(model: Path, tiny_files: TinyFiles)
     message = r"--from-use has the final states .* of the kind eagle3"
     with pytest.raises(ValueError, match=message), trained(model, Budget(tokens=500), from_use=True):
         pass
-    assert num_kept(read_target(str(tiny_files.target)).weights) == 0
+    assert num_kept(kept_of(tiny_files.target)) == 0
     assert cli.main(["train-draft", str(tiny_files.target), "--from-use"]) == 2
 
 
@@ -124,8 +135,89 @@ def test_copies_where_there_are_no_links(model: Path, tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(from_use.os, "link", refused)
     used = Used(tmp_path / "used")
-    used.copy(read_target(str(model)).weights)
+    used.copy(kept_of(model))
     assert len(used.texts()) == 60
+
+
+# Learning now
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head is learned from few tokens."""
+    monkeypatch.setattr("specllama.training.learn.FIRST", 1000)
+    monkeypatch.setattr("specllama.training.learn.NEXT", 300)
+
+
+def weights_of(model: Path) -> str:
+    return read_target(str(model)).weights
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_head_goes_on_learning(model: Path, cache: Path) -> None:
+    assert learned_head(weights_of(model)) is None
+    first = learn(model)
+    assert learned_head(weights_of(model)) == first
+    assert isinstance(read_head(first.path), StateHeadFile)
+    assert first.num_tokens == num_kept(one for one in kept_of(model) if not one.name.is_held_out)
+    with pytest.raises(ValueError, match="0 tokens to learn were kept since the last time, and 300 are needed"):
+        learn(model)
+    use(model, range(30, 50))
+    second = learn(model)
+    assert second.path == first.path
+    assert second.num_tokens == num_kept(one for one in kept_of(model) if not one.name.is_held_out)
+    assert second.texts == {one.name.text for one in kept_of(model)}
+    assert second.at > first.at
+    with specllama.Llama(str(model), draft_model=str(second.path), n_ctx=512, verbose=False) as llm:
+        llm.create_completion("the quick dog", max_tokens=40)
+        assert llm.stats.num_accepted_tokens > 0
+    assert [path.name for path in (cache / "training").iterdir() if path.is_dir()] == []
+
+
+@pytest.mark.usefixtures("soon")
+def test_it_goes_on_from_the_head_and_keeps_it_where_it_is_better(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With learning rates that ruin it, the head stays as it was."""
+    learn(model)
+    before = torch.load(learn_dir(weights_of(model)) / "head.pt", weights_only=True)
+    monkeypatch.setattr(Continued, "rate", 1e6)
+    use(model, range(30, 50))
+    learn(model)
+    after = torch.load(learn_dir(weights_of(model)) / "head.pt", weights_only=True)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.usefixtures("soon")
+def test_an_interrupted_one_goes_on_with_its_texts(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        learn(model, progress=Interrupting("training"))
+    assert learned_head(weights_of(model)) is None
+    had = {one.name.text for one in kept_of(model)}
+    use(model, range(30, 50))
+    assert learn(model).texts == had
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_damaged_record_is_no_head(model: Path) -> None:
+    learn(model)
+    about = learn_dir(weights_of(model)) / "head.json"
+    whole = json.loads(about.read_text())
+    for changed in ({"greedy": 1}, {"path": "gone"}, {"version": 0}, {"texts": None}):
+        about.write_text(json.dumps({**whole, **changed}))
+        assert learned_head(weights_of(model)) is None
+    for damaged in ("", "[]", "{}"):
+        about.write_text(damaged)
+        assert learned_head(weights_of(model)) is None
+    about.write_text(json.dumps(whole))
+    weights = about.with_name("head.pt")
+    weights.write_bytes(weights.read_bytes()[:1000])
+    heard = Heard("never")
+    assert learn(model, progress=heard).num_tokens == whole["num_tokens"]
+    assert any("a new head begins" in note for note in heard.notes)
+
+
+def test_too_little_is_said(model: Path) -> None:
+    with pytest.raises(ValueError, match="tokens to learn were kept so far, and 20000 are needed"):
+        learn(model)
 
 
 # The command
@@ -140,7 +232,7 @@ def shown(model: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 def test_learn_shows_and_forgets(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = shown(model, capsys)
     assert found["num_answers"] == 60
-    assert found["num_tokens"] == num_kept(read_target(str(model)).weights)
+    assert found["num_tokens"] == num_kept(kept_of(model))
     first = found["conversations"][0]
     assert (first["num_answers"], first["begins"][:13]) == (2, "the quick the")
     assert cli.main(["learn", str(model)]) == 0
@@ -158,6 +250,22 @@ def test_learn_shows_and_forgets(model: Path, capsys: pytest.CaptureFixture[str]
     assert shown(model, capsys)["conversations"] == []
     assert cli.main(["learn", str(model)]) == 0
     assert "nothing is kept" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("soon")
+def test_learn_now(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(model, capsys)["draft"] is None
+    assert cli.main(["learn", str(model), "--now"]) == 0
+    out, err = capsys.readouterr()
+    path = Path(out.strip())
+    assert isinstance(read_head(path), StateHeadFile)
+    assert "a draft has learned from" in err
+    assert shown(model, capsys)["draft"]["path"] == str(path)
+    assert cli.main(["learn", str(model)]) == 0
+    assert f"It is used by draft_model={str(path)!r}" in capsys.readouterr().err
+    assert cli.main(["learn", str(model), "--now"]) == 1
+    assert cli.main(["learn", str(model), "--forget"]) == 0
+    assert [*path.parent.iterdir()] == []
 
 
 def test_generate_learns(tiny_files: TinyFiles, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

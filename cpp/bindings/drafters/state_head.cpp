@@ -123,9 +123,16 @@ void bind_state_head_drafter(py::module_ & module, DrafterClass & drafter) {
              py::arg("hidden"), py::arg("outputs"), py::arg("tokens"), py::arg("embeddings") = nullptr)
         .def_property_readonly("size", &StateHead::size)
         .def("say", &say, py::arg("state"), py::arg("tokens"), py::arg("first"), py::arg("count"));
+    py::class_<HeadInUse, std::shared_ptr<HeadInUse>>(
+        module, "HeadInUse", "The head of several texts, which another one may replace between generations.")
+        .def(py::init([](std::shared_ptr<StateHead> head) { return std::make_shared<HeadInUse>(std::move(head)); }),
+             py::arg("head"))
+        .def(
+            "exchange", [](HeadInUse & self, std::shared_ptr<StateHead> head) { self.exchange(std::move(head)); },
+            py::arg("head"));
     drafter.def_static(
-        "state_head", [](std::shared_ptr<StateHead> head) { return make_state_head(std::move(head)); },
-        py::arg("head"));
+        "state_head", [](std::shared_ptr<HeadInUse> in_use) { return make_state_head(std::move(in_use)); },
+        py::arg("in_use"));
 }
 
 }  // namespace specllama

@@ -108,6 +108,9 @@ class Draft(abc.ABC):
     def claim(self) -> None:  # noqa: B027
         """Take over the draft's cache. If the draft's owner has used the cache, learn which tokens are in it."""
 
+    def refresh(self) -> None:  # noqa: B027
+        """Use what has taken the place of the draft's file. Called before each generation, from any thread."""
+
     def forget(self) -> None:  # noqa: B027
         """Empty the part of the draft's cache that belongs to this target's texts."""
 
@@ -154,6 +157,10 @@ class DraftOfMany(Draft):
     def memories(self) -> dict[str, tuple[Model, _core.Sequence]]:
         """See the base class."""
         return {name: (self._draft.models[name], sequence) for name, sequence in self._sequences.items()}
+
+    def refresh(self) -> None:
+        """See the base class."""
+        self._draft.refresh()
 
     def drafters(self, sequences: Sequences | None = None) -> list[_core.Drafter]:
         """See the base class."""

@@ -55,6 +55,11 @@ class CombinedDraft(Draft):
         with self.both[0].kept(), self.both[1].kept():
             yield
 
+    def refresh(self) -> None:
+        """See the base class."""
+        for draft in self.both:
+            draft.refresh()
+
     def drafters(self, sequences: Sequences | None = None) -> list[_core.Drafter]:
         """See the base class."""
         drawers = [draft.drawer(sequences) for draft in self.both]

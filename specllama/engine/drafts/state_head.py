@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,6 +14,7 @@ from specllama.engine.hidden import FINAL, Hidden, shown_layers
 from specllama.engine.model import Model
 from specllama.engine.states import require_computed
 from specllama.models.gguf_values import StoredTensor, parts_of, read_whole_header
+from specllama.models.heads import read_head
 from specllama.models.state_head_file import StateHeadFile, mapped
 
 from .draft import DrawingDraft, Loader, Sequences
@@ -24,18 +26,23 @@ _EMBEDDINGS = "token_embd.weight"
 
 
 class StateHeadDraft(DrawingDraft):
-    """A Medusa, Hydra or blockwise head.
+    """A Medusa, Hydra or blockwise head. Where its file is replaced, the next generation drafts with the new head.
 
     Args:
         target: the model that it drafts for.
-        head: the native head, which several texts share.
+        file: the head.
         corpus: tokens [n] to look up besides the text.
-        path: the head's file.
+
+    Raises:
+        ValueError: a tensor is missing or has a type that is not supported, or the shapes do not fit together.
     """
 
-    def __init__(self, target: Model, head: _core.StateHead, corpus: npt.NDArray[np.int32], path: str) -> None:
-        super().__init__(path, target.why_no_rollback, corpus)
-        self._head = head
+    def __init__(self, target: Model, file: StateHeadFile, corpus: npt.NDArray[np.int32]) -> None:
+        super().__init__(file.path, target.why_no_rollback, corpus)
+        self._target = target.settings.path
+        self._lock = threading.Lock()
+        self._seen = _identity(file.path)
+        self._head = _core.HeadInUse(native_head(file, self._target))  # several texts share it
 
     @property
     def label(self) -> str:
@@ -50,6 +57,23 @@ class StateHeadDraft(DrawingDraft):
     def drawer(self, sequences: Sequences | None) -> _core.Drafter:
         """See the base class."""
         return _core.Drafter.state_head(self._head)
+
+    def refresh(self) -> None:
+        """See the base class. A new file that cannot be used leaves the old head in its place."""
+        path = str(self.given)
+        found = _identity(path)
+        if found in (None, self._seen) or not self._lock.acquire(blocking=False):  # another text reads the new file
+            return
+        try:
+            self._seen = found
+            file = read_head(path)
+            if isinstance(file, StateHeadFile):
+                file.require_vocabulary(self._target)
+                self._head.exchange(native_head(file, self._target))
+        except (OSError, ValueError):
+            return
+        finally:
+            self._lock.release()
 
 
 class StateHeadInFile(HeadInFile[StateHeadFile]):
@@ -67,8 +91,16 @@ class StateHeadInFile(HeadInFile[StateHeadFile]):
         self.require_fit(target)
         self.file.require_vocabulary(target.settings.path)
         require_computed(target)
-        head = native_head(self.file, target.settings.path)
-        return StateHeadDraft(target, head, self.corpus(target, loader), self.file.path)
+        return StateHeadDraft(target, self.file, self.corpus(target, loader))
+
+
+def _identity(path: str) -> tuple[int, ...] | None:
+    """What changes when a file is replaced; None if there is no file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def native_head(file: StateHeadFile, target: str) -> _core.StateHead:

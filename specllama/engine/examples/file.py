@@ -15,6 +15,7 @@ from specllama.engine.prefixes.folder import safely
 
 ENDING = ".npz"
 _COLUMNS = ("tokens", "first", "states", "likely", "shares")
+_OUT_OF = 10  # every tenth conversation is held out
 _LETTERS = 16  # of a digest, in hexadecimal digits
 
 
@@ -51,6 +52,11 @@ class Name(NamedTuple):
     conversation: str
     prompt: str
     size: int
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether no head learns from the text, but is measured on it. It is all or none of a conversation."""
+        return int(self.conversation, 16) % _OUT_OF == 0
 
     def __str__(self) -> str:
         """The name of the file."""
@@ -91,6 +97,15 @@ def read_kept(path: str | os.PathLike[str]) -> Kept | None:
     except Exception:  # a damaged archive raises whatever the part raises that reads it
         return None
     return kept if _is_whole(kept) else None
+
+
+def num_rows_of(path: str | os.PathLike[str]) -> int:
+    """How many tokens of an answer a file has; 0 if it is gone or damaged. Most of the file is not read."""
+    try:
+        with open(path, "rb", opener=safely) as file, np.load(file, allow_pickle=False) as arrays:
+            return len(arrays["shares"])
+    except Exception:  # as above
+        return 0
 
 
 def _is_whole(kept: Kept) -> bool:

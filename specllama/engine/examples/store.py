@@ -78,7 +78,7 @@ class _Rows(NamedTuple):
 
 
 class KeptText:
-    """What is kept of one text while it is generated.
+    """What is kept of one text while it is generated. Where there is no memory for it, it is not kept.
 
     Args:
         store: gets the text when it has ended.
@@ -92,7 +92,9 @@ class KeptText:
 
     def take(self, loop: _core.Speculator, *, all_rows: bool = False) -> None:
         """Take from the loop what it has kept, unless this is little. All tokens of the loop must be the reader's."""
-        if loop.num_examples >= (1 if all_rows else _TOGETHER):
+        if loop.num_examples < (1 if all_rows else _TOGETHER):
+            return
+        with contextlib.suppress(MemoryError):
             places, states, likely, shares = loop.take_examples()
             largest = np.finfo(np.float16).max
             states = np.clip(states, -largest, largest).astype(np.float16)
@@ -100,7 +102,9 @@ class KeptText:
 
     def end(self, tokens: npt.NDArray[np.integer[Any]]) -> None:
         """Have the text written. `tokens` is the whole text."""
-        if self._rows:
+        if not self._rows:
+            return
+        with contextlib.suppress(MemoryError):
             rows = _Rows(*map(np.concatenate, zip(*self._rows, strict=True)))
             self._rows = []
             self._store.put(np.array(tokens, np.int32), self._prompt_size, rows)
