@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from conftest import TinyFiles
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz_server.py"
-NUM_REQUESTS = 300  # scripts/fuzz_server.py -n 10000 sends more
+NUM_REQUESTS = 400  # scripts/fuzz_server.py -n 10000 sends more
 
 
 @pytest.mark.long
