@@ -42,20 +42,21 @@ class Used:
             OSError: the disk is full.
         """
         self._folder.mkdir(exist_ok=True)
-        for number, one in enumerate(files):
-            there = self._folder / f"{number:08}-{one.name}"
-            with contextlib.suppress(FileNotFoundError, FileExistsError):  # it was deleted meanwhile, or is there
+        for one in files:
+            # The time is part of the name, so that a repeated call finds what is there: texts come and go meanwhile.
+            there = self._folder / f"{one.written:020}-{one.name}"
+            if there.exists():
+                continue
+            with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
                 try:
                     os.link(one.path, there)
                 except OSError:  # another disk, or one without links
-                    if there.exists():
-                        continue
                     with replacing(there) as temporary:
                         shutil.copyfile(one.path, temporary)
 
     def names(self) -> frozenset[str]:
         """The names of the texts (`KeptName.text`)."""
-        return frozenset(name.text for _, name, _ in self._files())
+        return frozenset(name.text for name, _ in self._files())
 
     def texts(self) -> list[Text]:
         """The texts. All texts of a conversation are learned, or all are held out."""
@@ -74,16 +75,16 @@ class Used:
             yield index, _example(kept, row_of)
 
     def _kept(self) -> Iterator[tuple[int, Kept]]:
-        for number, name, path in self._files():
+        for number, (name, path) in enumerate(self._files()):
             kept = read_kept(path)
             if kept is not None and len(kept.states) > 2:
                 yield _FIRST + HELD_OUT * number + (0 if name.is_held_out else 1 + number % (HELD_OUT - 1)), kept
 
-    def _files(self) -> Iterator[tuple[int, KeptName, Path]]:
+    def _files(self) -> Iterator[tuple[KeptName, Path]]:
+        """The texts, the oldest first."""
         for path in sorted(self._folder.glob("*-*")):
-            number, _, rest = path.name.partition("-")
-            if (name := KeptName.read(rest)) is not None:
-                yield int(number), name, path
+            if (name := KeptName.read(path.name.partition("-")[2])) is not None:
+                yield name, path
 
 
 def _example(kept: Kept, row_of: npt.NDArray[np.int32]) -> Example:
