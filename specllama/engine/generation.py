@@ -328,7 +328,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
             if self._draft is not None and options.most_draft_tokens > 0:
                 slot.account.warn_once(f"{request.chooser.reason}: decoding plainly, without the draft")
         if slot.account.examples is not None and request.learns and request.chooser is None:
-            self._examples = slot.account.examples.begin(len(tokens))
+            self._examples = KeptText(slot.account.examples, len(tokens))
         # The loop keeps this function. It must not refer to this generation, which would then stay alive.
         processor = functools.partial(_processed, self._processors, slot.position)
         self._loop.begin(

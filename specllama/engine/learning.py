@@ -8,9 +8,10 @@ from typing import Any
 from specllama.backend.brief import brief
 
 from .account import Account
-from .examples.store import ExampleStore, checked_learn_disk, learn_dir
+from .examples.store import ExampleStore, learn_dir
 from .hidden import FINAL, FINAL_STATE, Hidden, shown_layers
 from .model import Model
+from .options import checked_gib
 
 _GIB = 1 << 30
 
@@ -35,7 +36,7 @@ class Learning:
             TypeError: a value has another type.
             ValueError: a value is out of range.
         """
-        return cls(checked_learn(learn), checked_learn_disk(learn_disk))
+        return cls(checked_learn(learn), checked_gib("learn_disk", learn_disk, "of kept texts"))
 
     def shown(self, hidden: Hidden | None) -> Hidden | None:
         """The states that the target shows: those of the draft, or the final one for learning.

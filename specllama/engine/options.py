@@ -14,6 +14,8 @@ from .limits import LARGEST_INT, MOST_DRAFT_TOKENS
 from .rules import VERIFY
 from .samplers import Samplers
 
+_MOST_GIB = 1_000_000
+
 if TYPE_CHECKING:
     Verify = str
 else:  # for pydantic, which checks values by it: the names of the rules
@@ -55,6 +57,20 @@ def checked_optional(name: str, value: Any, least: int, what: str) -> int | None
         ValueError: the number is out of range.
     """
     return None if value is None else _in_range(name, checked_index(name, value, what), least, LARGEST_INT, what)
+
+
+def checked_gib(name: str, value: Any, what: str) -> float:
+    """Check an option that says how many GiB something on the disk may take. `what` says what, for messages.
+
+    Raises:
+        TypeError: no number.
+        ValueError: out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name}={brief(value)} must be a number: the most GiB {what}")
+    if not 0 < value <= _MOST_GIB:
+        raise ValueError(f"{name}={brief(value)} must be above 0 and at most {_MOST_GIB}: the most GiB {what}")
+    return float(value)
 
 
 def checked_index(name: str, value: Any, what: str) -> int:

@@ -102,24 +102,22 @@ def write_shards(
     Raises:
         OSError: the disk is full.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    have = {index for path in shard_paths(folder) for index in _indices(path)}
-    held: list[tuple[int, Example]] = []
-    read, done = 0, len(have)
-    for text in texts:
-        if text.index in have or len(text.tokens) < 3:
-            continue
-        if enough(read):
-            break
-        held.append((text.index, read_example(engine, text, rows, num_read)))
-        read += len(text.tokens)
-        done += 1
-        on_text(read, done)
-        if sum(len(example.tokens) for _, example in held) >= _SHARD:
-            _write(folder, held)
-            held = []
-    if held:
-        _write(folder, held)
+    have = _have(folder)
+
+    def found() -> Iterator[tuple[int, Example]]:
+        read, done = 0, len(have)
+        for text in texts:
+            if text.index in have or len(text.tokens) < 3:
+                continue
+            if enough(read):
+                return
+            example = read_example(engine, text, rows, num_read)
+            read += len(text.tokens)
+            done += 1
+            on_text(read, done)
+            yield text.index, example
+
+    _write_all(folder, found())
 
 
 def write_examples(found: Iterable[tuple[int, Example]], folder: Path) -> None:
@@ -132,17 +130,8 @@ def write_examples(found: Iterable[tuple[int, Example]], folder: Path) -> None:
     Raises:
         OSError: the disk is full.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    have = {index for path in shard_paths(folder) for index in _indices(path)}
-    held: list[tuple[int, Example]] = []
-    for index, example in found:
-        if index not in have:
-            held.append((index, example))
-        if sum(len(one.tokens) for _, one in held) >= _SHARD:
-            _write(folder, held)
-            held = []
-    if held:
-        _write(folder, held)
+    have = _have(folder)
+    _write_all(folder, (one for one in found if one[0] not in have))
 
 
 def shard_paths(folder: Path) -> list[Path]:
@@ -165,6 +154,23 @@ def examples(path: Path) -> Iterator[tuple[int, Example]]:
 def _indices(path: Path) -> list[int]:
     with np.load(path) as file:
         return [int(index) for index in file["indices"]]
+
+
+def _have(folder: Path) -> set[int]:
+    """The indices of the texts in the shards of a folder."""
+    return {index for path in shard_paths(folder) for index in _indices(path)}
+
+
+def _write_all(folder: Path, found: Iterable[tuple[int, Example]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    held: list[tuple[int, Example]] = []
+    for one in found:
+        held.append(one)
+        if sum(len(example.tokens) for _, example in held) >= _SHARD:
+            _write(folder, held)
+            held = []
+    if held:
+        _write(folder, held)
 
 
 def _write(folder: Path, held: Sequence[tuple[int, Example]]) -> None:

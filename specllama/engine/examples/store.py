@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama.backend.brief import brief
 from specllama.backend.cache import cache_dir
 from specllama.engine.forks import told_of_forks
 from specllama.engine.writer import Writer
@@ -27,8 +26,6 @@ LONGEST_PROMPT = 512
 """How many tokens of a prompt are kept, from its end on."""
 _FEWEST = 8  # tokens of an answer, or of a part of it, that are kept
 _TOGETHER = 256  # rows that are taken from the loop at once
-_GIB = 1 << 30
-_MOST_GIB = 1_000_000
 _LOOKS = 64  # texts that are written before the folder is looked at anew, because other programs write there, too
 _LEFT = 0.95  # of the limit is left when texts are deleted
 
@@ -40,22 +37,6 @@ def learn_dir(weights: str) -> Path:
         weights: the `Digest` of the model's weights.
     """
     return cache_dir() / "learn" / weights
-
-
-def checked_learn_disk(value: Any) -> float:
-    """Check ``learn_disk``: how many GiB kept texts may take.
-
-    Raises:
-        TypeError: no number.
-        ValueError: out of range.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"learn_disk={brief(value)} must be a number: the most GiB of kept texts")
-    if not 0 < value <= _MOST_GIB:
-        raise ValueError(
-            f"learn_disk={brief(value)} must be above 0 and at most {_MOST_GIB}: the most GiB of kept texts"
-        )
-    return float(value)
 
 
 class KeptFile(NamedTuple):
@@ -133,10 +114,6 @@ class ExampleStore:
     def leave_parent(self) -> None:
         """Called in a forked child, which lacks the thread that writes."""
         self._writer = Writer("examples")
-
-    def begin(self, prompt_size: int) -> KeptText:
-        """Keep what the loop keeps of a text that begins."""
-        return KeptText(self, prompt_size)
 
     def put(self, tokens: npt.NDArray[np.int32], prompt_size: int, rows: _Rows) -> None:
         """Have a text written by another thread. If it cannot keep up with that, the text is not kept."""

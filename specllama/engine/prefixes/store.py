@@ -12,7 +12,7 @@ from typing import Any
 
 from specllama.backend.brief import brief
 from specllama.engine.forks import told_of_forks
-from specllama.engine.options import checked_index
+from specllama.engine.options import checked_gib, checked_index
 from specllama.engine.writer import Writer
 
 from .disk import Disk
@@ -21,7 +21,6 @@ from .memory import Memory, TierName
 from .ram import Ram
 
 _GIB = 1 << 30
-_MOST_GIB = 1_000_000
 _TOGETHER = 32 << 20  # bytes of entries that are written at once
 _SHARE = 0.01  # of a text's time: how long its end may wait until entries are written
 
@@ -48,7 +47,9 @@ class StoreOptions:
             TypeError: a value has another type.
             ValueError: a value is out of range, or the folder cannot be used.
         """
-        return cls(_checked_ram(cache_ram), _checked_dir(cache_dir), _checked_disk(cache_disk))
+        return cls(
+            _checked_ram(cache_ram), _checked_dir(cache_dir), checked_gib("cache_disk", cache_disk, "in cache_dir")
+        )
 
     @property
     def keeps_some(self) -> bool:
@@ -74,16 +75,6 @@ def _checked_dir(value: Any) -> str | None:
     if not os.fspath(value) or "\0" in path or (os.path.exists(path) and not os.path.isdir(path)):
         raise ValueError(f"cache_dir={brief(value)} is no folder: give one for earlier texts, or a path for a new one")
     return path
-
-
-def _checked_disk(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"cache_disk={brief(value)} must be a number: the most GiB in cache_dir")
-    if not 0 < value <= _MOST_GIB:
-        raise ValueError(
-            f"cache_disk={brief(value)} must be above 0 and at most {_MOST_GIB}: the most GiB in cache_dir"
-        )
-    return float(value)
 
 
 class Store:
