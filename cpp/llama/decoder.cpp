@@ -232,11 +232,12 @@ void Decoder::remove_sequence(int32_t id) {
     sequences_.erase(id);
 }
 
-// Of a window that has moved on, other texts may have taken the first cells.
+// Cells that a window has left behind may have been taken for other texts, even where all of the window is kept.
+bool Decoder::has_cells_from(int32_t sequence, std::size_t first) const {
+    return window_is_whole(sequence, first + n_swa_);
+}
+
 bool Decoder::share(int32_t other, int32_t sequence, std::size_t first, std::size_t end) {
-    if (!window_is_whole(other, end) && !window_is_whole(other, first + n_swa_)) {
-        return false;
-    }
     api_->llama_memory_seq_cp(memory_, other, sequence, static_cast<int32_t>(first), static_cast<int32_t>(end));
     return memory_end(sequence) == end && window_is_whole(sequence, end);
 }
@@ -345,7 +346,8 @@ bool Decoder::set_range(int32_t sequence, const std::uint8_t * data, std::size_t
         size = whole.size();
     }
     const SpareInUse in_use(*this);
-    if (api_->llama_state_seq_set_data_ext(context_, data, size, extras_.spare, 0) != size) {
+    if (api_->llama_state_seq_set_data_ext(context_, data, size, extras_.spare, 0) != size ||
+        (has_whole_ranges() && !has_cells_from(extras_.spare, first))) {
         return false;
     }
     api_->llama_memory_seq_cp(memory_, extras_.spare, sequence, static_cast<int32_t>(first), static_cast<int32_t>(end));

@@ -191,6 +191,10 @@ public:
     StateBytes copy_point(int32_t sequence);
     bool put_point(int32_t sequence, const std::uint8_t * data, std::size_t size);
 
+    // Whether all cells of a sequence are there, from the place `first` on; true where there is no window.
+    bool has_cells_from(int32_t sequence, std::size_t first) const;
+    // Whether all that the token after `count` others reads is there.
+    bool window_is_whole(int32_t sequence, std::size_t count) const;
     // Shares cells: the cells of `other` at the positions [first, end) then belong to `sequence`, too. Returns whether
     // all that the next token needs is there. Only for a memory that all sequences share.
     bool share(int32_t other, int32_t sequence, std::size_t first, std::size_t end);
@@ -242,7 +246,6 @@ private:
     private:
         Decoder & decoder_;
     };
-    bool window_is_whole(int32_t sequence, std::size_t count) const;
     void lay_out(const BatchPart * parts, std::size_t num_parts);
     void lay_out_branches(const BatchPart & part);
     int32_t decode_in_branches(const llama_batch & batch, const BatchPart & part);

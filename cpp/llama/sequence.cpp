@@ -251,8 +251,16 @@ void Sequence::borrow_cells(const std::vector<int32_t> & history) {
     if (best == nullptr) {
         return;
     }
+    const std::size_t held = tokens_.size();
+    if (!decoder_->has_cells_from(best->id_, held)) {
+        if (!decoder_->window_is_whole(best->id_, end)) {
+            return;
+        }
+        clear();  // a hole before the other's cells would look like a window that is whole
+    }
     if (decoder_->share(best->id_, id_, tokens_.size(), end)) {
         took_over(*best, history, end);
+        num_borrowed_ += end - held;
     } else {
         more_after_ = true;
         keep(tokens_.size());
@@ -278,6 +286,7 @@ void Sequence::borrow_state(const std::vector<int32_t> & history) {
     }
     const Stopwatch stopwatch(decode_seconds_);
     if (decoder_->share(best->id_, id_, tokens_.size(), end, copy->state)) {
+        num_borrowed_ += end - tokens_.size();
         took_over(*best, history, end);
     } else {
         more_after_ = true;
@@ -286,7 +295,6 @@ void Sequence::borrow_state(const std::vector<int32_t> & history) {
 }
 
 void Sequence::took_over(const Sequence & other, const std::vector<int32_t> & history, std::size_t end) {
-    num_borrowed_ += end - tokens_.size();
     tokens_.assign(history.begin(), history.begin() + static_cast<std::ptrdiff_t>(end));
     count_tokens();
     cells_.insert(cells_.end(), other.cells_.begin() + static_cast<std::ptrdiff_t>(cells_.size()),
@@ -432,6 +440,9 @@ bool Sequence::stands_at_its_end() {
 StateBytes Sequence::copy_range(std::size_t first, std::size_t end) {
     const std::lock_guard lock(decoder_->memory_mutex());
     if (!stands_at_its_end() || !decoder_->copies_ranges() || first >= end || end > tokens_.size()) {
+        return {};
+    }
+    if (decoder_->has_whole_ranges() && !decoder_->has_cells_from(id_, first)) {
         return {};
     }
     return decoder_->copy_range(id_, first, end);

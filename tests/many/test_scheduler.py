@@ -164,6 +164,23 @@ def test_in_other_memories_too(tiny_files: TinyFiles, open_texts: Callable[..., 
     alone.close()
 
 
+def test_cells_of_a_window_that_another_text_has_taken(
+    tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]
+) -> None:
+    """Cells that a window has left behind are free for others, even where all of the window is kept."""
+    texts = open_texts(tiny_files.sliding, None, 3)
+    alone = Engine(tiny_files.sliding)
+    rng = np.random.default_rng(7)
+    first, second, long = ([1, *rng.integers(5, 60, size=size).tolist()] for size in (90, 160, 120))
+    texts.generate(2, first, 4)
+    texts.generate(0, long, 4)
+    texts.generate(1, [*long[:5], 7, 8], 4)
+    texts.generate(2, second, 10)  # where the first one was, and then in cells of the long one's
+    for prompt in (long[:110], long[:40], long):
+        assert texts.generate(1, prompt, 12) == alone.generate(prompt, 12), len(prompt)
+    alone.close()
+
+
 def test_of_those_that_begin_at_the_same_time_one_decodes_what_they_share(
     tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]
 ) -> None:
