@@ -667,6 +667,49 @@ def learning_cost(data: Path) -> str:
     return keeping_cost(data, "learning-cost")
 
 
+def learned_from_use(data: Path) -> str:
+    """How right a head is after so many tokens of answers, on answers that it has not learned from."""
+    heads = load(data, "learning-from-use")["heads"]
+    by_order = {
+        order: {one["stage"]: one for one in heads if one["order"] == order} for order in ("mixed", "parted", "at-once")
+    }
+    rows = []
+    for stage, one in by_order["mixed"].items():
+        rows.append([f"{one['num_tokens']:,}", *_how_right(one), *_how_right(by_order["parted"].get(stage))])
+    rows += [[f"{one['num_tokens']:,}, at once", *_how_right(one), "", ""] for one in by_order["at-once"].values()]
+    titles = ["learned tokens", "questions", "edits", "first questions, then edits: questions", "edits"]
+    return table(titles, rows)
+
+
+def _how_right(head: Json | None) -> list[str]:
+    if head is None:
+        return ["", ""]
+    return [" / ".join(f"{100 * one:.0f}" for one in head["right"][domain]) + " %" for domain in ("questions", "edits")]
+
+
+def calls_learned_from_use(data: Path) -> str:
+    """Whole calls with heads that have learned from use, over plain decoding."""
+    found = load(data, "learning-from-use")
+    learned = {one["stage"]: one["num_tokens"] for one in found["heads"] if one["order"] == "mixed"}
+    names = {
+        "lookup": "lookup",
+        "draft": "the 0.5B, and lookup",
+        "at once": "a head that learned all at once, and lookup",
+    }
+    rows = []
+    for way, several in found["calls"].items():
+        if way == "plain":
+            continue
+        name = names[way] if way in names else f"a head after {learned[way]:,} tokens, and lookup"
+        cells = []
+        for domain in ("questions", "edits"):
+            pairs = zip(found["calls"]["plain"], several, strict=True)
+            ratios = [plain["seconds"] / one["seconds"] for plain, one in pairs if one["domain"] == domain]
+            cells.append(f"{statistics.mean(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f})")
+        rows.append([name, *cells])
+    return table(["draft", "questions", "edits"], rows)
+
+
 def overhead(data: Path) -> str:
     """What a call costs outside the loop."""
     rows = load(data, "overhead")["rows"]
@@ -800,6 +843,7 @@ TABLES = {
         methods_at_7b, sources, recipes, sibling_losses, kinds_of_drafts, details, categories, batches, behind_2000,
         long_contexts, gains, shapes, rounds, texts_of_shapes, ceilings, accuracy, perplexity, loading, splits,
         many_texts, text_memory, learning_cost, earlier_texts,
+        learned_from_use, calls_learned_from_use,
         llama_server, agent_prompts, agent_prompts_sent, after_restart, keeping_cost, overhead,
         lookup_cost, json_schemas, ik_llama_cpp, ik_llama_cpp_prompts, compatibility, states, machines,
     )

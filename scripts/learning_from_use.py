@@ -189,8 +189,8 @@ def how_right(target: Target, stage: Path, files: Sequence[KeptFile]) -> Accepta
     return found
 
 
-def calls(given: argparse.Namespace, ways: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The statistics of whole calls with questions for measuring, at temperature 0, all ways by turns."""
+def calls(given: argparse.Namespace, ways: dict[str, Any]) -> tuple[Any, dict[str, list[dict[str, Any]]]]:
+    """The machine, and statistics of whole calls with questions for measuring, at temperature 0, all ways by turns."""
     opened = {
         way: specllama.Llama(
             given.model,
@@ -222,7 +222,7 @@ def calls(given: argparse.Namespace, ways: dict[str, Any]) -> dict[str, list[dic
                     found[way].append({**about, "acceptance_rate": llm.stats.acceptance_rate})
             if len(texts) != 1:
                 raise RuntimeError(f"{len(texts)} different texts for {content!r}")
-    return found
+    return describe_machine(opened["lookup"]), found
 
 
 def measure(given: argparse.Namespace, folder: Path) -> None:
@@ -231,27 +231,29 @@ def measure(given: argparse.Namespace, folder: Path) -> None:
     heads = []
     for stage in sorted(folder.glob("learned-*/stage-*")):
         about = json.loads((stage / "about.json").read_text())
-        right = {
-            domain: how_right(target, stage, kept(folder, target.weights, domain, "measured")).greedy
-            for domain in DOMAINS
-        }
+        found = stage / "right.json"
+        if not found.exists():
+            files = {domain: kept(folder, target.weights, domain, "measured") for domain in DOMAINS}
+            found.write_text(json.dumps({domain: how_right(target, stage, files[domain]).greedy for domain in DOMAINS}))
+        right = json.loads(found.read_text())
         heads.append(
             {"order": stage.parent.name.removeprefix("learned-"), "stage": stage.name, **about, "right": right}
         )
         print(heads[-1], flush=True)
-    result: dict[str, Any] = {"model": Path(given.model).name, "heads": heads, "machine": describe_machine()}
+    result: dict[str, Any] = {"model": Path(given.model).name, "heads": heads}
     if given.calls:
-        ways: dict[str, Any] = {"plain": None}
+        ways: dict[str, Any] = {"plain": None, "lookup": "lookup"}
         for stage in sorted(folder.glob("learned-mixed/stage-*"))[:: given.every]:
             ways[stage.name] = str(stage / "head.gguf")
         ways["at once"] = str(folder / "learned-at-once" / "stage-01" / "head.gguf")
         ways |= {"draft": resolve(given.draft)} if given.draft else {}
-        result["calls"] = found = calls(given, ways)
-        for way, several in found.items():
+        result["machine"], result["calls"] = calls(given, ways)
+        plain = result["calls"]["plain"]
+        for way, several in result["calls"].items():
             gains = {
                 domain: [
                     one["seconds"] / other["seconds"]
-                    for one, other in zip(found["plain"], several, strict=True)
+                    for one, other in zip(plain, several, strict=True)
                     if one["domain"] == domain
                 ]
                 for domain in DOMAINS
@@ -272,7 +274,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("step", choices=["answer", "learn", "measure"])
     parser.add_argument("--prompts", type=Path, help="Spec-Bench's questions, as JSONL")
-    parser.add_argument("--edits", type=int, default=200, help="how many edits are asked for")
+    parser.add_argument("--edits", type=int, default=290, help="how many edits are asked for")
     parser.add_argument("--calls", type=int, default=10, help="whole calls of each domain")
     parser.add_argument("--every", type=int, default=1, help="every so many heads are timed")
     parser.add_argument("--draft", help="a small model to compare with")

@@ -48,6 +48,7 @@ from .engine.drafts.vocabulary import DraftVocabularySize
 from .engine.engine import Engine
 from .engine.forks import told_of_forks
 from .engine.generation import Generation
+from .engine.learned import Learned, learned_head
 from .engine.learning import Learning
 from .engine.model import token_ids
 from .engine.options import (
@@ -236,7 +237,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
     def _room(self) -> Room:
         """The contexts' sizes, and whether a GPU is used: ``"auto"`` decides by them whether a draft fits in memory."""
         of_draft = (self._draft_options.draft_kwargs or {}).get("n_ctx")
-        return Room(self._kwargs.get("n_ctx", _SIZE), of_draft, on_gpu=bool(self._kwargs.get("n_gpu_layers")))
+        on_gpu = bool(self._kwargs.get("n_gpu_layers"))
+        return Room(self._kwargs.get("n_ctx", _SIZE), of_draft, on_gpu=on_gpu, learns=self.learn)
 
     # What llama_cpp calls the position
 
@@ -302,6 +304,14 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         """The folder of what a head can learn from; None without ``learn=True``."""
         examples = self.engine.account.examples
         return None if examples is None else os.fspath(examples.folder)
+
+    @property
+    def learned(self) -> Learned | None:
+        """The head that has learned from the model's answers so far; None if there is none, or without ``learn=True``.
+
+        With ``draft_model="auto"`` it drafts from the next text on.
+        """
+        return None if self.learn_dir is None else learned_head(os.path.basename(self.learn_dir))
 
     @property
     def num_draft_tokens(self) -> NumDraftTokens:

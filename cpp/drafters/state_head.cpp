@@ -22,9 +22,7 @@ namespace {
 class StateHeadDrafter final : public LastStateHead {
 public:
     explicit StateHeadDrafter(std::shared_ptr<const HeadInUse> in_use)
-        : LastStateHead(Source::state_head, in_use->head()->n_embd()),
-          in_use_(std::move(in_use)),
-          head_(in_use_->head()) {}
+        : LastStateHead(Source::state_head, in_use->n_embd()), in_use_(std::move(in_use)), head_(in_use_->head()) {}
 
     void begin(const Task &) override {
         head_ = in_use_->head();
@@ -35,11 +33,13 @@ public:
         num_said_ = 0;
     }
 
+    // 0, and so no part in a round, while there is no head.
+    std::size_t missing() const override { return head_ == nullptr ? 0 : LastStateHead::missing(); }
     // Draws nothing after the head's last place.
     std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
                                    const Proposal & proposal) override;
-    std::size_t n_batch() const override { return head_->size(); }
-    std::size_t block() const override { return head_->reads_tokens() ? 1 : head_->size(); }
+    std::size_t n_batch() const override { return head_ == nullptr ? 1 : head_->size(); }
+    std::size_t block() const override { return head_ == nullptr || head_->reads_tokens() ? 1 : head_->size(); }
     double decode_seconds() const override { return seconds_; }
     std::size_t num_decoded() const override { return num_computed_; }
 
@@ -47,7 +47,7 @@ private:
     void compute(const std::vector<std::int32_t> & tokens, std::size_t first, std::size_t count);
 
     std::shared_ptr<const HeadInUse> in_use_;
-    std::shared_ptr<const StateHead> head_;  // of this generation
+    std::shared_ptr<const StateHead> head_;  // of this generation; null: there is none yet
     double seconds_ = 0.0;
     std::size_t num_computed_ = 0;
     std::vector<float> said_;     // logits of the places that were computed last
@@ -93,6 +93,13 @@ void StateHeadDrafter::compute(const std::vector<std::int32_t> & tokens, std::si
 
 DrafterPriors state_head_priors() { return drawn_priors(); }
 
+HeadInUse::HeadInUse(std::size_t n_embd, std::size_t n_vocab, std::shared_ptr<const StateHead> head)
+    : n_embd_(n_embd), n_vocab_(n_vocab) {
+    if (head != nullptr) {
+        exchange(std::move(head));
+    }
+}
+
 std::shared_ptr<const StateHead> HeadInUse::head() const {
     const std::lock_guard lock(mutex_);
     return head_;
@@ -100,10 +107,10 @@ std::shared_ptr<const StateHead> HeadInUse::head() const {
 
 void HeadInUse::exchange(std::shared_ptr<const StateHead> head) {
     const std::lock_guard lock(mutex_);
-    if (head->n_embd() != head_->n_embd() || head->n_vocab() != head_->n_vocab()) {
-        throw std::invalid_argument("the new head reads " + std::to_string(head->n_embd()) + " numbers and knows " +
-                                    std::to_string(head->n_vocab()) + " tokens, and the old one " +
-                                    std::to_string(head_->n_embd()) + " and " + std::to_string(head_->n_vocab()));
+    if (head->n_embd() != n_embd_ || head->n_vocab() != n_vocab_) {
+        throw std::invalid_argument("the head reads " + std::to_string(head->n_embd()) + " numbers and knows " +
+                                    std::to_string(head->n_vocab()) + " tokens, and must read " +
+                                    std::to_string(n_embd_) + " and know " + std::to_string(n_vocab_));
     }
     head_ = std::move(head);
 }

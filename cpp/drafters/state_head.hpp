@@ -1,6 +1,7 @@
 // Drafts with a head that reads only the target's final state.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <mutex>
 
@@ -13,13 +14,17 @@ namespace specllama {
 // head that was there when it began.
 class HeadInUse {
 public:
-    explicit HeadInUse(std::shared_ptr<const StateHead> head) : head_(std::move(head)) {}
+    // `head`: null for none yet. `n_embd` and `n_vocab`: the numbers in a state, and the tokens, of all heads.
+    HeadInUse(std::size_t n_embd, std::size_t n_vocab, std::shared_ptr<const StateHead> head);
 
+    std::size_t n_embd() const { return n_embd_; }
     std::shared_ptr<const StateHead> head() const;
     // Throws std::invalid_argument for a head of other states or another vocabulary.
     void exchange(std::shared_ptr<const StateHead> head);
 
 private:
+    std::size_t n_embd_;
+    std::size_t n_vocab_;
     mutable std::mutex mutex_;
     std::shared_ptr<const StateHead> head_;
 };

@@ -220,8 +220,9 @@ void Drafting::choose_drawer(std::size_t gamma) {
         drawer_ = drawers_.empty() ? nullptr : drawers_[pace_.drawer()];
         return;
     }
-    const auto found = std::find_if(drawers_.begin(), drawers_.end(),
-                                    [gamma](const DrawingDrafter * drawer) { return drawer->room() >= gamma; });
+    const auto found = std::find_if(drawers_.begin(), drawers_.end(), [gamma](const DrawingDrafter * drawer) {
+        return drawer->room() >= gamma && drawer->missing() > 0;
+    });
     drawer_ = found != drawers_.end() ? *found : nullptr;
 }
 

@@ -227,7 +227,8 @@ def add_learning(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="keep what a draft can learn from the answers: their tokens, the ends of their prompts, and numbers that "
         "the model computed for them. You alone can read it, and nothing leaves this machine. `specllama learn MODEL` "
-        "shows and forgets it; `specllama train-draft MODEL --from-use` trains a draft from it",
+        "shows and forgets it, and has a draft learn from it; `serve` and `chat` do so by themselves while nobody "
+        "needs the machine, if PyTorch is installed",
     )
     group.add_argument(
         "--learn-disk",
@@ -235,6 +236,28 @@ def add_learning(parser: argparse.ArgumentParser) -> None:
         metavar="GIB",
         help="the most that this may take on the disk, default 4; the oldest answers are deleted first",
     )
+
+
+@contextlib.contextmanager
+def learning_meanwhile(llm: Llama) -> Iterator[None]:
+    """A context manager in which a draft learns from use while the machine is idle, if the user has asked for it."""
+    from specllama.backend.streams import show
+    from specllama.training.idle import IdleLearner, can_learn, learning_meanwhile
+
+    if llm.learn_dir is None:
+        yield
+    elif not can_learn():
+        print(
+            'specllama: a draft does not learn from it by itself: that needs pip install "specllama[train]"',
+            file=sys.stderr,
+        )
+        yield
+    else:
+        learner = IdleLearner(
+            llm.model_path, Path(llm.learn_dir).name, on_failure=lambda text: show(f"specllama: {text}\n")
+        )
+        with learning_meanwhile(learner):
+            yield
 
 
 def _learned(text: str) -> float:

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     from specllama import Conversation
 
     on_terminal = is_terminal(sys.stdin)
-    with contextlib.closing(common.load_llama(arguments)) as llm:
+    with contextlib.closing(common.load_llama(arguments)) as llm, common.learning_meanwhile(llm):
         chat = Chat(
             Conversation(llm, arguments.system, **common.completion_options(arguments)), origins=arguments.origins
         )

@@ -134,6 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
         llm = common.load_llama(arguments)
         with contextlib.ExitStack() as stack:
             stack.enter_context(contextlib.closing(llm))
+            stack.enter_context(common.learning_meanwhile(llm))
             if arguments.clip_model_path is not None:
                 give_image_handler(llm, arguments.clip_model_path)
             embedder = None

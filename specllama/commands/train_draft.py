@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from specllama.backend.streams import show
 from specllama.commands.arguments import UsageError, add_threads, read_prompts, usage_checked, whole
@@ -15,19 +14,12 @@ from specllama.models import EAGLE3, HYDRA, TRAINED
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
+    from specllama.commands.gains import Gains
     from specllama.commands.steps import Reporter
-    from specllama.evidence.draft_pays import Gain
     from specllama.training.train import Budget, Trained
 
 _HOURS, _MOST_HOURS = 8.0, 10_000
 _MOST_ANSWER = 448
-
-
-class Gains(NamedTuple):
-    """The gain of the draft over plain decoding, and the gain of lookup alone."""
-
-    draft: Gain
-    lookup: Gain
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -113,6 +105,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Train a head, and report whether it makes decoding faster."""
     from specllama.backend.cpu import default_threads
+    from specllama.commands.gains import chosen_with, verdict
     from specllama.commands.steps import errors_reported
     from specllama.training.train import Budget, require_usable
 
@@ -136,8 +129,8 @@ def run(arguments: argparse.Namespace) -> int:
         print("specllama: the same command goes on where it was", file=sys.stderr)
         raise
     with errors_reported("what was measured cannot be kept for -md auto"):
-        chosen = _chosen(made.target, path, gains) if gains else None
-        show(f"{_verdict(path, gains, chosen)}\n")
+        chosen = chosen_with(made.target, path, gains) if gains else None
+        show(f"{verdict(path, gains, chosen)}\n")
     print(path)
     return 0
 
@@ -148,9 +141,8 @@ def _num_kept(model: str) -> int:
     Raises:
         UsageError: there are none.
     """
-    from specllama.engine import kept_files, learn_dir
+    from specllama.engine import kept_files, learn_dir, num_kept
     from specllama.models import resolve
-    from specllama.training.from_use import num_kept
     from specllama.training.target import read_target
 
     found = num_kept(kept_files(learn_dir(read_target(resolve(model)).weights)))
@@ -205,8 +197,8 @@ def _train(
 def _measured(made: Trained, most: int, threads: int, reporter: Reporter) -> tuple[str, Gains]:
     """The fastest type of the draft's weights, and the gains with a draft of this type."""
     import specllama
-    from specllama.engine import LOOKUP
-    from specllama.evidence.draft_pays import fastest_type, gain_of
+    from specllama.commands.gains import gains_of
+    from specllama.evidence.draft_pays import fastest_type
 
     def opened(draft: str) -> contextlib.closing[specllama.Llama]:
         n: dict[str, Any] = {"n_ctx": made.n_ctx, "n_threads": threads, "n_threads_batch": threads}
@@ -214,25 +206,7 @@ def _measured(made: Trained, most: int, threads: int, reporter: Reporter) -> tup
 
     with opened(str(next(iter(made.heads.values())))) as llm:
         best = fastest_type(llm, made.heads, most, reporter.answered)
-        llm.draft_model = str(made.heads[best])
-        gain = gain_of(llm, most, reporter.answered)
-    with opened(LOOKUP) as llm:
-        by_lookup = gain_of(llm, most, lambda _, done, total: reporter.answered(LOOKUP, done, total))
-        return best, Gains(gain, by_lookup)
-
-
-def _verdict(path: Path, gains: Gains | None, chosen: str | None) -> str:
-    """The text for the user: the measured gains, and how to use the draft."""
-    if gains is None:
-        return f"It is used by draft_model={str(path)!r} (-md)"
-    gain, by_lookup = gains
-    advice = "" if gain.is_faster else "; train it longer (a small model rarely gains by a head)"
-    lookup = f"With lookup alone, which needs no draft, they are {by_lookup.ratio:.2f} times as fast"
-    if gain.is_faster and gain.ratio - gain.error <= by_lookup.ratio:
-        lookup += ": the draft adds nothing to that which can be told from chance"
-    by_auto = ", and by auto" if chosen == str(path) else ""
-    taken = "" if by_auto else f"; auto is {'no draft' if chosen is None else os.path.basename(chosen)} here"
-    return f"{gain}{advice}. {lookup}. It is used by draft_model={str(path)!r} (-md){by_auto}{taken}"
+    return best, gains_of(opened, str(made.heads[best]), most, reporter)
 
 
 def _skipped(texts: list[Path]) -> list[str]:
@@ -245,20 +219,6 @@ def _skipped(texts: list[Path]) -> list[str]:
             if not has_prompts(path.name):
                 read_text(path, "text")
         return read_prompts(path for path in texts if has_prompts(path.name))[1]
-
-
-def _chosen(target: str, path: Path, gains: Gains) -> str | None:
-    """Keep the measured gains for ``-md auto``. Returns the draft that ``-md auto`` takes now."""
-    from specllama.commands.drafts import remember_gains
-    from specllama.engine import LOOKUP, chosen_of
-    from specllama.models import survey
-
-    found = survey(target)
-    real = os.path.realpath(path)
-    names = [one.draft_model for one in found.usable if os.path.realpath(one.draft_model) == real]
-    remember_gains(found, {**dict.fromkeys(names, gains.draft), LOOKUP: gains.lookup})
-    chosen = chosen_of(found).draft_model
-    return str(path) if chosen in names else chosen
 
 
 def _positive(text: str) -> float:

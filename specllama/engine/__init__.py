@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from .direct import Direct, Row
     from .drafts.automatic import Choice, chosen_of, remember
     from .drafts.draft import LOOKUP
-    from .drafts.remembered import forget
+    from .drafts.remembered import forget, measured_gain
     from .engine import Engine
     from .examples.file import Kept, num_rows_of, read_kept
     from .examples.file import Name as KeptName
-    from .examples.store import KeptFile, forget_kept, kept_files, learn_dir
+    from .examples.store import KeptFile, ask_for_room, forget_kept, kept_files, last_use, learn_dir, remove_left
     from .expected_gain import Expected, best_length, break_even
     from .generation import Generation
     from .hidden import FINAL
+    from .learned import Learned, forget_head, fresh_texts, learned_head, learned_path, learned_weights, num_kept
     from .learning import Learning
     from .limits import (
         BYTES_OF_TOKEN,
@@ -59,8 +60,10 @@ __all__ += ["DEPENDENT_ON_DRAFT", "FINAL", "LOOKUP", "RULES", "VERIFY", "is_inde
 __all__ += ["SAMPLERS", "SamplerParams", "server_samplers"]
 __all__ += ["LARGEST_INT", "MOST_DRAFT_TOKENS", "MOST_THREADS"]
 __all__ += ["CacheContent", "StoreOptions", "cache_contents", "empty_cache"]
-__all__ += ["Kept", "KeptFile", "KeptName", "Learning", "forget_kept", "kept_files", "learn_dir"]
-__all__ += ["num_rows_of", "read_kept"]
+__all__ += ["Kept", "KeptFile", "KeptName", "Learning", "forget_kept", "kept_files", "last_use", "learn_dir"]
+__all__ += ["ask_for_room", "remove_left"]
+__all__ += ["Learned", "forget_head", "fresh_texts", "learned_head", "learned_path", "learned_weights"]
+__all__ += ["measured_gain", "num_kept", "num_rows_of", "read_kept"]
 __all__ += ["NumDraftTokens", "checked_index", "checked_num_draft_tokens", "checked_seed", "checked_verify"]
 
 _EXPORTS = {
@@ -69,13 +72,20 @@ _EXPORTS = {
     "direct": ("Direct", "Row"),
     "drafts.automatic": ("Choice", "chosen_of", "remember"),
     "drafts.draft": ("LOOKUP",),
-    "drafts.remembered": ("forget",),
+    "drafts.remembered": ("forget", "measured_gain"),
     "engine": ("Engine",),
     "examples.file": ("Kept", "num_rows_of", "read_kept"),
-    "examples.store": ("KeptFile", "forget_kept", "kept_files", "learn_dir"),
+    "examples.store": (
+        *("KeptFile", "ask_for_room", "forget_kept", "kept_files"),
+        *("last_use", "learn_dir", "remove_left"),
+    ),
     "expected_gain": ("Expected", "best_length", "break_even"),
     "generation": ("Generation",),
     "hidden": ("FINAL",),
+    "learned": (
+        *("Learned", "forget_head", "fresh_texts", "num_kept"),
+        *("learned_head", "learned_path", "learned_weights"),
+    ),
     "learning": ("Learning",),
     "limits": (
         *("BYTES_OF_TOKEN", "LARGEST_INT", "MOST_DRAFT_TOKENS", "MOST_THREADS"),

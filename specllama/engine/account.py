@@ -35,6 +35,11 @@ class Account:
         if self._warned.setdefault(message, first) is first:  # atomic: several texts may warn at once
             warn(message, FallbackWarning)
 
+    def note_use(self) -> None:
+        """Note that a text is decoded now, if something learns while none is."""
+        if self.examples is not None:
+            self.examples.note_use()
+
     def add(self, tally: Tally) -> None:
         """Add the statistics of a generation that has ended."""
         with self._lock:

@@ -171,7 +171,8 @@ class Engine(ClosedWhenGone):
         cache_tokens = checked_cache_tokens(cache_tokens)
         store_options = StoreOptions.checked(cache_ram, cache_dir, cache_disk)
         path = catalog.resolve(os.fsdecode(target))
-        room = Room(n_ctx, (draft_kwargs or {}).get("n_ctx"), on_gpu=n_gpu_layers != 0)
+        learning = Learning.checked(learn, learn_disk)
+        room = Room(n_ctx, (draft_kwargs or {}).get("n_ctx"), on_gpu=n_gpu_layers != 0, learns=learning.learn)
         kind = understood(of_draft, path, room=room)
         if kind is not None:
             opening.changed(kind.opened_with)  # raises for an argument that does not exist
@@ -179,7 +180,6 @@ class Engine(ClosedWhenGone):
         shown_layers = checked_layers(shown_layers)
         if shown_layers and hidden is None:
             hidden = hidden_of(shown_layers)
-        learning = Learning.checked(learn, learn_disk)
         hidden = learning.shown(hidden)
         num_snapshots = 0 if kind is None else options.most_draft_tokens
         num_branches = 0 if kind is None else kind.num_branches

@@ -355,7 +355,9 @@ class Generation(ClosedWhenGone, Iterator[int]):
         request.listener.poll()
         self._claim_draft()
         self._require_undisturbed()  # the listener, or the draft's owner, may have changed the memory
+        self._slot.account.note_use()
         while loop.prefill():
+            self._slot.account.note_use()
             self._look_at_loop()
             request.listener.poll()  # Python handles signals here, too
             self._require_undisturbed()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from .plan import that_fit
 
 if TYPE_CHECKING:
     from specllama import Llama
+    from specllama.prompts import RenderedPrompt
     from specllama.stats import DrafterStats
 
 _LOOKUP = "lookup"
@@ -62,18 +63,28 @@ def fastest_type(llm: Llama, drafts: Mapping[str, Path], max_tokens: int, on_ans
     return compare_types(llm, drafts, prompts, max_tokens=max_tokens, on_answer=on_answer)[0].name
 
 
-def gain_of(llm: Llama, max_tokens: int, on_answer: OnAnswer) -> Gain:
+def gain_of(
+    llm: Llama, max_tokens: int, on_answer: OnAnswer, questions: Sequence[RenderedPrompt] | None = None
+) -> Gain:
     """Answer prompts with the Llama's draft and without, in turn. Decoding is greedy, so both texts are the same.
+
+    Args:
+        llm: the target with its draft.
+        max_tokens: the most tokens of an answer.
+        on_answer: is told the progress.
+        questions: the prompts; None for those of the package.
 
     Raises:
         ValueError: no prompt fits.
     """
-    questions, _ = that_fit(llm, limited(builtin_prompts(), 1), max_tokens)
+    if questions is None:
+        fitting, _ = that_fit(llm, limited(builtin_prompts(), 1), max_tokens)
+        questions = [rendered for _, rendered in fitting]
     ratios, tokens = list[float](), 0
     per_drafter: list[tuple[str, DrafterStats]] = []
     for gamma in ("auto", 0):
-        answer(llm, questions[0][1], temperature=0.0, max_tokens=_WARM_UP, num_draft_tokens=gamma)
-    for number, (_, rendered) in enumerate(questions):
+        answer(llm, questions[0], temperature=0.0, max_tokens=_WARM_UP, num_draft_tokens=gamma)
+    for number, rendered in enumerate(questions):
         seconds = {}
         for gamma in ("auto", 0) if number % 2 else (0, "auto"):
             llm.reset()  # each answer decodes its own prompt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -18,8 +19,9 @@ from .header_checks import whole_number
 from .heads import FORMS, kind_of_head, read_head
 from .hub import HubName, on_disk
 from .loading import require_gguf, require_whole
-from .model_folders import model_files, size_of
+from .model_folders import LEARNED, model_files, size_of
 from .shared_tokens import Shared, SharedTokens
+from .weights_digest import digest_of_file
 from .writers import NO_WRITERS, why_no_writer
 
 _PARALLEL = re.compile(r"(^|[^a-z])pard-")
@@ -168,6 +170,11 @@ class _Target:
         self.family = family_of(self.named)
         self.shared = SharedTokens(self.tokens)
 
+    @functools.cached_property
+    def digest(self) -> str:
+        """See `digest_of_file`."""
+        return digest_of_file(self.path)
+
     @property
     def tokenizer(self) -> str:
         return ", ".join(filter(None, (text_in(self.values, f"tokenizer.ggml.{name}") for name in ("model", "pre"))))
@@ -218,6 +225,8 @@ class _Target:
                 yield FoundDraft(path, kind, where, size, shared.share, cost, acceptance, memory, is_of_name, why_not)
 
     def _head(self, path: str, where: str, kind: str, values: Mapping[str, Any]) -> Iterator[FoundDraft]:
+        if where == LEARNED and os.path.basename(os.path.dirname(path)) != self.digest:
+            return  # of another model's answers
         size, why_not = size_of(path), None
         try:
             head = read_head(path)
@@ -238,7 +247,8 @@ class _Target:
         is_of_name = where == "beside the model" and _is_called_after(path, self.path)
         if why_not is None or is_of_name:
             right = _trained_for(values, self.path)
-            yield FoundDraft(path, kind, where, size, 1.0, size / self.read, right, size, is_of_name, why_not)
+            cost = (size if head is None else head.bytes_of_token(size)) / self.read
+            yield FoundDraft(path, kind, where, size, 1.0, cost, right, size, is_of_name, why_not)
 
     def rank(self, draft: FoundDraft) -> tuple[Any, ...]:
         """The key by which drafts are sorted: usable ones first, heads (in llama.cpp's order) before models."""

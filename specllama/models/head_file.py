@@ -72,6 +72,10 @@ class HeadFile(abc.ABC):
         """
         raise NotImplementedError
 
+    def bytes_of_token(self, size: int) -> int:
+        """How many bytes of weights one drafted token reads. `size` is that of the file in bytes."""
+        return size
+
     def require_fit(self, *, n_layer: int, n_embd: int, n_vocab: int) -> None:
         """Check that the head was made for a target. With another, llama.cpp would crash or read arbitrary memory.
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from specllama.backend.cache import cache_dir
 from specllama.backend.folders import NOT_THERE, beginning_of, files_in
 
 from . import hub
@@ -23,6 +24,14 @@ _FURTHER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
 _SETTINGS = 1 << 20  # the most bytes that are read of another program's file
 _NO_SETTINGS = (*NOT_THERE, KeyError, TypeError, AttributeError, RecursionError)
 """The errors that reading another program's file may raise. Such a file may contain anything."""
+
+LEARNED = "learned from use"
+"""The place of heads that have learned from a model's answers (`specllama learn`)."""
+
+
+def learned_dir() -> Path:
+    """The folder that has, for each model, a folder of what a head can learn and of the head, named by its digest."""
+    return cache_dir() / "learn"
 
 
 def model_files(model: str) -> Iterator[tuple[str, str]]:
@@ -50,6 +59,7 @@ def size_of(path: str) -> int:
 def _all_files(folder: str) -> Iterator[tuple[str, str]]:
     yield from (("beside the model", path) for path in _gguf_files(folder, 0))
     yield from (("specllama", path) for path in _gguf_files(models_dir(), 0))
+    yield from ((LEARNED, path) for path in _gguf_files(learned_dir(), 1))
     yield from (("the hub", str(path)) for _, path, _ in hub.all_on_disk())
     yield from (("llama.cpp", path) for path in _gguf_files(_llama_cpp_folder(), _MOST_DEEP))
     for home in _lm_studio_folders():

@@ -83,6 +83,12 @@ class StateHeadFile(HeadFile):
             tensors=tensors,
         )
 
+    def bytes_of_token(self, size: int) -> int:
+        """See the base class. Each place of a draft has weights of its own, besides those that all places share."""
+        of_places = sum(one.num_bytes for name, one in self.tensors.items() if name.startswith("place."))
+        shared = sum(one.num_bytes for name, one in self.tensors.items() if name.startswith(("output.", "hidden.")))
+        return of_places // self.num_places + shared
+
     def require_fit(self, *, n_layer: int, n_embd: int, n_vocab: int) -> None:
         """See the base class."""
         super().require_fit(n_layer=n_layer, n_embd=n_embd, n_vocab=n_vocab)

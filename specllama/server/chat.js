@@ -364,6 +364,13 @@ addEventListener("pagehide", () => { if (!isLeft) keep(); });
 
 function colour() { document.body.classList.toggle("uncoloured", !at("coloured").checked); }
 
+function learnedText(draft) {
+  if (!draft) return "A draft learns from the answers: it begins when there are enough.";
+  const right = draft.greedy.map((one) => (100 * one).toFixed(0)).join(" / ");
+  const gain = draft.gain === null ? "" : `, ${draft.gain.toFixed(2)} times as fast as plain decoding`;
+  return `A draft has learned from ${draft.num_tokens} tokens of answers: right at ${right} % of the places${gain}.`;
+}
+
 async function begin() {
   restore();
   colour();
@@ -376,6 +383,8 @@ async function begin() {
   };
   at("model").textContent = model.name;
   at("image").hidden = !model.sees;
+  at("learned").hidden = !props.learning;
+  if (props.learning) at("learned").textContent = learnedText(props.learning.draft);
   if (!running) turns.forEach(draw);
 }
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from specllama import Llama, __version__
 from specllama.chat import ChatPrompt
 from specllama.drop_in import reads_images
-from specllama.engine import CHAIN, DEFAULTS
+from specllama.engine import CHAIN, DEFAULTS, measured_gain
 
 from .chats import ChatRequest
 from .document import with_body
@@ -223,4 +223,14 @@ def _props(llm: Llama, name: str, num_slots: int) -> dict[str, Any]:
         "eos_token": text_of(llm.token_eos()),
         "build_info": f"specllama {__version__}",
         "is_sleeping": False,
+        "learning": None if llm.learn_dir is None else {"draft": _learned(llm)},
     }
+
+
+def _learned(llm: Llama) -> dict[str, Any] | None:
+    """What a draft has learned from the answers, and what it gains; None if there is none yet."""
+    draft = llm.learned
+    if draft is None:
+        return None
+    gain = measured_gain(llm.model_path, str(draft.path))
+    return {**draft.shown(), "gain": None if gain is None else gain[0]}

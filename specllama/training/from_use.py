@@ -12,17 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.backend.replacing import replacing
-from specllama.engine import Kept, KeptFile, KeptName, num_rows_of, read_kept
+from specllama.engine import Kept, KeptFile, KeptName, read_kept
 
 from .shards import LIKELY, Example
 from .text import HELD_OUT, Text
 
 _FIRST = HELD_OUT << 20  # the index of the first of these texts: those that the target writes come before
-
-
-def num_kept(files: Iterable[KeptFile]) -> int:
-    """How many tokens the answers in these files have."""
-    return sum(num_rows_of(one.path) for one in files)
 
 
 class Used:

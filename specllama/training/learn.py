@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import random
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from specllama.backend.cache import write_json
-from specllama.engine import FINAL, KeptFile, kept_files, learn_dir
+from specllama.engine import (
+    FINAL,
+    KeptFile,
+    Learned,
+    fresh_texts,
+    kept_files,
+    learn_dir,
+    learned_head,
+    learned_path,
+    learned_weights,
+    num_kept,
+    remove_left,
+)
 from specllama.models import HYDRA, resolve
 
-from .from_use import Used, num_kept
+from .from_use import Used
 from .progress import SILENT, Progress
 from .start import Start
 from .target import Target, read_target
@@ -30,56 +39,8 @@ if TYPE_CHECKING:
 
     from .head import Learner
 
-FIRST = 20_000
-"""The fewest tokens of answers from which a first head is learned."""
-NEXT = 2_000
-"""The fewest new tokens from which a head goes on learning."""
 _SESSION = "session"
 _RATE = 0.5  # of the learning rates, for a head that goes on
-_ABOUT, _WEIGHTS = "head.json", "head.pt"
-_VERSION = 1  # of these two files
-_LARGEST_FILE = 1 << 24  # bytes that are read of what a head has learned
-
-
-@dataclasses.dataclass(frozen=True)
-class Learned:
-    """The head that a model has learned from its use.
-
-    Attributes:
-        path: the head's file, which is a ``draft_model`` of the model.
-        greedy: the measured `Acceptance.greedy`, on conversations that it has not learned from.
-        num_tokens: how many tokens of answers it has learned from.
-        at: when it learned last, in seconds since 1970.
-        texts: the names (`KeptName.text`) of the texts that it has learned from, or was measured on.
-    """
-
-    path: Path
-    greedy: tuple[float, ...]
-    num_tokens: int
-    at: float
-    texts: frozenset[str]
-
-
-def learned_head(weights: str) -> Learned | None:
-    """The head that was learned for a model; None if there is none.
-
-    Args:
-        weights: the `Digest` of the model's weights.
-    """
-    folder = learn_dir(weights)
-    try:
-        with open(folder / _ABOUT, "rb") as file:
-            found = json.loads(file.read(_LARGEST_FILE))
-        known = Learned(
-            folder / str(found["path"]),
-            tuple(float(one) for one in found["greedy"]),
-            int(found["num_tokens"]),
-            float(found["at"]),
-            frozenset(map(str, found["texts"])),
-        )
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
-    return known if found.get("version") == _VERSION and known.path.is_file() else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +62,9 @@ class Continued(Start):
         return head
 
 
-def learn(model: str | os.PathLike[str], *, threads: int | None = None, progress: Progress = SILENT) -> Learned:
+def learn(
+    model: str | os.PathLike[str], *, threads: int | None = None, wait: float = 0.0, progress: Progress = SILENT
+) -> Learned:
     """Learn from what was kept since the last time. A call that was interrupted goes on where it was.
 
     It learns the new texts, and as many tokens of old ones, so that it does not forget these. Of the weights in the
@@ -111,6 +74,7 @@ def learn(model: str | os.PathLike[str], *, threads: int | None = None, progress
     Args:
         model: a GGUF file, or a name of the catalog.
         threads: the number of threads; None for one.
+        wait: how many seconds to wait for another process that trains a head for this model.
         progress: is told the progress.
 
     Returns:
@@ -122,44 +86,61 @@ def learn(model: str | os.PathLike[str], *, threads: int | None = None, progress
         ValueError: too little was kept since the last time.
         AlreadyTrainingError: another process is training a head for this model.
         OSError: the disk is full, or cannot be written.
+        MemoryError: there is too little memory.
     """
     require_torch(), require_gguf_package()
     use_threads(threads or 1)
     target = dataclasses.replace(read_target(resolve(os.fspath(model))), layers=(FINAL,))
-    work = Work(target.weights, {"learn": True}, {})
-    with work.locked():
+    work = _work(target.weights)
+    with work.locked(wait):
+        remove_left(learn_dir(target.weights))
         before, weights = learned_head(target.weights), _weights_of(target)
         if before is not None and weights is None:
             progress.note("the weights of the head that has learned are damaged: a new head begins")
             before = None
         start = Start(target, HYDRA) if before is None else Continued(target, HYDRA, weights or {})
-        session = work.read(_SESSION) or _begun(target, before, work)
+        session = _session(target, before, work)
         found = _learned(start, before, session, work, progress)
         work.remove()
     return found
 
 
-def forget_head(weights: str) -> None:
-    """Delete the head that was learned for a model.
+def forget_session(weights: str, wait: float) -> None:
+    """Delete what an interrupted call of `learn` has left: copies of kept texts, and what was learned from them.
 
     Args:
         weights: the `Digest` of the model's weights.
+        wait: how many seconds to wait for another process that trains a head for this model.
 
     Raises:
-        OSError: a file cannot be deleted.
+        AlreadyTrainingError: another process is training a head for this model.
+        OSError: the cache directory cannot be written.
     """
-    known, folder = learned_head(weights), learn_dir(weights)
-    for path in (folder / _ABOUT, folder / _WEIGHTS, *([] if known is None else [known.path])):
-        path.unlink(missing_ok=True)
+    work = _work(weights)
+    with work.locked(wait):
+        work.remove()
+
+
+def _work(weights: str) -> Work:
+    return Work(weights, {"learn": True}, {})
 
 
 def _weights_of(target: Target) -> dict[str, torch.Tensor] | None:
     """All numbers of the head that has learned, by their names in PyTorch; None if there are none, or damaged ones."""
     try:
-        found = require_torch().load(learn_dir(target.weights) / _WEIGHTS, "cpu", weights_only=True)
+        found = require_torch().load(learned_weights(target.weights), "cpu", weights_only=True)
     except Exception:  # a damaged archive raises whatever the part raises that reads it
         return None
     return found if isinstance(found, dict) else None
+
+
+def _session(target: Target, before: Learned | None, work: Work) -> dict[str, Any]:
+    """What an interrupted call has begun, or a new session. What a killed process has left in part begins anew."""
+    found, names = work.read(_SESSION), Used(work.used).names()
+    if found is None or names <= (frozenset() if before is None else before.texts):  # else it is learned already
+        work.empty()
+        found = _begun(target, before, work)
+    return found
 
 
 def _begun(target: Target, before: Learned | None, work: Work) -> dict[str, Any]:
@@ -169,26 +150,25 @@ def _begun(target: Target, before: Learned | None, work: Work) -> dict[str, Any]
         ValueError: too little was kept since the last time.
         OSError: the disk is full.
     """
-    files = kept_files(learn_dir(target.weights))
-    fresh = [one for one in files if before is None or one.name.text not in before.texts]
-    count, least = num_kept(one for one in fresh if not one.name.is_held_out), FIRST if before is None else NEXT
-    if count < least:
+    new = fresh_texts(target.weights, before)
+    if new.num_tokens < new.least:
         raise ValueError(
-            f"{count} tokens to learn were kept {'so far' if before is None else 'since the last time'}, and {least} "
-            "are needed: use the model with --learn (learn=True) for longer"
+            f"{new.num_tokens} tokens to learn were kept {'so far' if before is None else 'since the last time'}, and "
+            f"{new.least} are needed: use the model with --learn (learn=True) for longer"
         )
-    if all(one.name.is_held_out == files[0].name.is_held_out for one in files):
+    if not new.has_both:
         raise ValueError("all that was kept is of one conversation, and one of ten is held out: begin others, too")
-    Used(work.used).copy([*fresh, *_old(files, fresh, count)])
-    session = {"num_tokens": count}
+    files = kept_files(learn_dir(target.weights))
+    Used(work.used).copy([*new.files, *_old(files, new.files, new.num_tokens)])
+    session = {"num_tokens": new.num_tokens}
     work.write(_SESSION, session)
     return session
 
 
-def _old(files: Sequence[KeptFile], fresh: Sequence[KeptFile], count: int) -> list[KeptFile]:
+def _old(files: Sequence[KeptFile], new: Sequence[KeptFile], count: int) -> list[KeptFile]:
     """Old texts of about as many tokens, and all old ones that are held out."""
-    new = {one.name.text for one in fresh}
-    old = [one for one in files if one.name.text not in new]
+    names = {one.name.text for one in new}
+    old = [one for one in files if one.name.text not in names]
     random.Random(count).shuffle(old)
     some, size = [one for one in old if one.name.is_held_out], 0
     for one in old:
@@ -202,27 +182,26 @@ def _learned(
     start: Start, before: Learned | None, session: Mapping[str, Any], work: Work, progress: Progress
 ) -> Learned:
     from .file import write_head
-    from .fit import fit
-    from .plan import num_rows
+    from .fit import fit, recipe_of
+    from .plan import Plan, num_rows, require_room_to_train
     from .shards import write_examples
     from .train import counted_rows
 
     used, target = Used(work.used), start.target
     texts = used.texts()
     rows = counted_rows(texts, target.n_vocab, num_rows)
+    plan = Plan(sum(text.size for text in texts), (0.0, 0.0, 0.0))
+    shape, most_cells = start.shape(len(rows)), recipe_of(start.kind).most_cells
+    require_room_to_train(shape, target.n_vocab, plan, 1.0, work.free(), most_cells)
     write_examples(used.examples(rows, target.n_vocab), work.states)
-    progress.note(f"learning from {len(texts)} answers of {sum(text.size for text in texts)} tokens")
-    device, folder = device_of_training(), learn_dir(target.weights)
-    head, acceptance = fit(work, start, rows, device=device, seconds=float("inf"), progress=progress)
-    path = folder / f"{HYDRA}-{Path(target.path).stem}.gguf"
+    progress.note(f"learning from {len(texts)} answers of {plan.num_tokens} tokens")
+    head, acceptance = fit(work, start, rows, device=device_of_training(), seconds=float("inf"), progress=progress)
+    path = learned_path(target.weights)
     num_tokens, earlier = int(session["num_tokens"]), frozenset[str]()
     if before is not None:
         num_tokens, earlier = num_tokens + before.num_tokens, before.texts
     write_head(path, target, head, rows, "Q8_0", acceptance=acceptance, num_tokens=num_tokens)
-    save(head.state_dict(), folder / _WEIGHTS)
+    save(head.state_dict(), learned_weights(target.weights))
     known = Learned(path, acceptance.greedy, num_tokens, time.time(), earlier | used.names())
-    write_json(
-        folder / _ABOUT,
-        {**dataclasses.asdict(known), "path": path.name, "texts": sorted(known.texts), "version": _VERSION},
-    )
+    known.write()
     return known

@@ -38,7 +38,7 @@ def _imported(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(f"train-draft needs PyTorch and gguf: pip install 'specllama[train]' ({error})") from error
+        raise ImportError(f"a training needs PyTorch and gguf: pip install 'specllama[train]' ({error})") from error
 
 
 def device_of_training() -> str:

@@ -50,8 +50,11 @@ class Work:
         self._lock = trainings / f"{target}.lock"
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, seconds: float = 0.0) -> Iterator[None]:
         """A context manager with a lock: no other process trains for this target. A killed process loses its lock.
+
+        Args:
+            seconds: how long to wait for another process.
 
         Raises:
             AlreadyTrainingError: another process has the lock.
@@ -61,7 +64,7 @@ class Work:
         with _advising():
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
-                lock.acquire(blocking=False)
+                lock.acquire(timeout=seconds)
             except filelock.Timeout:  # an OSError, too
                 raise AlreadyTrainingError(
                     f"a draft for this model is being trained already, by another process (lock {self._lock}): wait "
@@ -100,6 +103,11 @@ class Work:
         target = self.folder.name.partition("-")[0]
         found = [Path(one) for one in folders_in(self.folder.parent)]
         return [one for one in found if one.name.startswith(f"{target}-") and one != self.folder and _has_files(one)]
+
+    def empty(self) -> None:
+        """Delete all that is in the folder: a killed process may have left a part of what belongs together."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
 
     def remove(self) -> None:
         """Delete the folder. The text stays: it is small, took long to write, and serves later trainings."""

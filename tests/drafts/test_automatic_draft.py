@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import tiny_models as tiny
+from state_heads import fitted_state_head, write_state_head
 
 import specllama
 from specllama import cli
 from specllama.engine.drafts import automatic
 from specllama.engine.drafts.automatic import remember
+from specllama.engine.learned import learned_path
 from specllama.models.found_drafts import survey
+from specllama.training.target import read_target
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -279,6 +282,30 @@ def test_what_is_gone_by_now(target: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("specllama.engine.drafts.kinds.choose", lambda path, room: choice)
     with pytest.warns(UserWarning, match=r"because gone\.gguf cannot be opened: .*does not exist"):
         assert taken(target) == "lookup"
+
+
+def test_a_head_that_has_learned_from_use(target: Path, tiny_files: TinyFiles) -> None:
+    """By how right it is, and what it costs, as a model: until then it joins lookup. Others' heads are not for it."""
+    keep_costs(target, FLAT)
+    weights = read_target(str(target)).weights
+    for folder, is_its in ((weights, True), (weights[::-1], False)):
+        path = learned_path(folder)
+        path.parent.mkdir(parents=True)
+        for right, is_good in ((0.05, False), (0.9, True)):
+            write_learned(path, target, right)
+            found = {one.draft_model: one for one in survey(str(target)).found}
+            assert (str(path) in found) == is_its
+            assert taken(target) == (str(path) if is_good and is_its else "lookup")
+            with specllama.Llama(str(target), draft_model="auto", learn=True, verbose=False, **SETTINGS) as llm:
+                assert llm.draft_model == (str(path) if is_good and is_its else "auto")
+        path.unlink()
+
+
+def write_learned(path: Path, target: Path, right: float) -> None:
+    """A head that says how right it is."""
+    words = tiny.word_vocabulary()
+    weights = fitted_state_head("medusa", words, tiny.llama_weights(words, seed=1), first=259)
+    write_state_head(path, "medusa", words, weights, trained_for=(target.name, right))
 
 
 def test_options_that_what_is_taken_has_no_use_for(target: Path, small: Path) -> None:

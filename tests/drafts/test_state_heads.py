@@ -26,6 +26,7 @@ import specllama
 from specllama import _core
 from specllama.engine import hidden
 from specllama.engine.drafts.state_head import native_head
+from specllama.engine.learned import learned_path
 from specllama.models.heads import read_head
 from specllama.models.state_head_file import StateHeadFile
 
@@ -58,7 +59,13 @@ def native(path: Path, target: Path) -> _core.StateHead:
 
 def headed(target: Path, head: Path) -> Headed:
     """A loop whose head is alone."""
-    return Headed(target, head, lambda _: _core.Drafter.state_head(_core.HeadInUse(native(head, target))))
+    return Headed(target, head, lambda _: _core.Drafter.state_head(in_use_of(head, target)))
+
+
+def in_use_of(path: Path, target: Path) -> _core.HeadInUse:
+    file = read_head(path)
+    assert file is not None
+    return _core.HeadInUse(file.hidden_size, file.n_vocab, native(path, target))
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -308,11 +315,42 @@ def test_a_replaced_file_drafts_in_the_next_call(make_llama: MakeLlama, tiny_fil
     assert accepted() < first / 2
 
 
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("gamma", [3, "auto"])
+def test_a_head_that_learns_drafts_as_soon_as_it_is_there(
+    make_llama: MakeLlama, tiny_files: TinyFiles, gamma: Any
+) -> None:
+    """`auto` with learn=True looks up the text until then. Of several texts, too."""
+    llm = make_llama(tiny_files.deep, "auto", learn=True, num_draft_tokens=gamma, max_parallel=2, **EXACT_CACHE)
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    prompts = [LONG[:60] + " a", LONG[:60] + " no fox"]
+
+    def drafted() -> int:
+        """By the head. All texts are those without a draft."""
+        before = llm.total_stats
+        assert text_of(llm) == text_of(plain)
+        texts = [[one.text for one in each.create_completions(prompts, max_tokens=40, seed=3)] for each in (llm, plain)]
+        assert texts[0] == texts[1]
+        return by("state_head", llm.total_stats) - by("state_head", before)
+
+    def by(drafter: str, stats: specllama.Stats) -> int:
+        return stats.per_drafter[drafter].num_draft_tokens if drafter in stats.per_drafter else 0
+
+    assert llm.draft_model == "auto"
+    assert drafted() == 0
+    assert by("lookup", llm.total_stats) > 0
+    path = learned_path(os.path.basename(llm.learn_dir or ""))
+    write_state_head(path, "medusa", WORDS, fitted("medusa", letters=False))
+    assert drafted() > 0
+    path.unlink()
+    assert drafted() > 0
+
+
 def test_a_head_of_other_states_does_not_take_its_place(tiny_files: TinyFiles, tmp_path: Path) -> None:
     one = write_state_head(tmp_path / "one.gguf", "medusa", WORDS, fitted("medusa", letters=False))
     other = write_state_head(tmp_path / "other.gguf", "medusa", LETTER, fitted("medusa", letters=True))
-    in_use = _core.HeadInUse(native(one, tiny_files.deep))
-    with pytest.raises(ValueError, match=r"the new head reads .* numbers and knows .* tokens, and the old one"):
+    in_use = in_use_of(one, tiny_files.deep)
+    with pytest.raises(ValueError, match=r"the head reads 16 numbers and knows .* tokens, and must read 32 and know"):
         in_use.exchange(native(other, tiny_files.letters_deep))
 
 
@@ -321,11 +359,12 @@ def test_a_head_of_other_states_does_not_take_its_place(tiny_files: TinyFiles, t
 def test_sequences_have_the_targets_distribution_while_heads_change(
     tiny_files: TinyFiles, tmp_path: Path, rule: str
 ) -> None:
-    heads = [
-        native(write_state_head(tmp_path / f"{kind}.gguf", kind, LETTER, fitted(kind, letters=True)), path)
-        for kind, path in (("medusa", tiny_files.letters_deep), ("hydra", tiny_files.letters_deep))
+    paths = [
+        write_state_head(tmp_path / f"{kind}.gguf", kind, LETTER, fitted(kind, letters=True))
+        for kind in ("medusa", "hydra")
     ]
-    in_use = _core.HeadInUse(heads[0])
+    heads = [native(path, tiny_files.letters_deep) for path in paths]
+    in_use = in_use_of(paths[0], tiny_files.letters_deep)
     engine = Headed(tiny_files.letters_deep, tmp_path / "medusa.gguf", lambda _: _core.Drafter.state_head(in_use))
     generate, number = engine.generate, 0
 

@@ -164,6 +164,7 @@ KINDS: dict[str, Kind] = {
     "learns": Kind(draft="good", options={"learn": True}),
     "head that learns": Kind("deep", "deep_medusa", {"learn": True}),
     "looks up and learns": Kind("sinks", "lookup", {"learn": True}),
+    "auto that learns": Kind(draft="auto", options={"learn": True}),
     "hybrid that learns": Kind("hybrid", "hybrid_good", {"learn": True}),
     "lookahead": Kind(
         draft="lookahead", options={"draft_kwargs": {"window": 2, "n_gram": 3, "guesses": 1}}, is_limited=True

@@ -135,8 +135,13 @@ def write_state_head(
     tokens: Sequence[int] | None = None,
     types: Mapping[str, gguf.GGMLQuantizationType] = MappingProxyType({}),
     changed: Mapping[str, Any] = MappingProxyType({}),
+    trained_for: tuple[str, float] | None = None,
 ) -> Path:
-    """Write one. With `tokens` it says these alone; `changed` are numbers that are others than they should be."""
+    """Write one.
+
+    With `tokens` it says these alone; `changed` are numbers that are others than they should be; `trained_for` is the
+    name of its target's file, and how often it is right.
+    """
     arch = ARCHITECTURES[kind]
     n_embd = next(w.shape[1] for name, w in weights.items() if name.endswith("output.weight"))
     writer = gguf.GGUFWriter(path, arch)
@@ -150,6 +155,9 @@ def write_state_head(
     for name, number in numbers.items():
         writer.add_uint32(f"{arch}.{name}", number)
     writer.add_string("specllama.target.vocabulary", vocabulary_hash([one.encode() for one in vocabulary.tokens]))
+    if trained_for is not None:
+        writer.add_string("specllama.target.file", trained_for[0])
+        writer.add_array("specllama.acceptance.greedy", [trained_for[1]])
     if tokens is not None:
         writer.add_tensor("d2t", np.array(tokens, np.int64))
     for name, weight in weights.items():

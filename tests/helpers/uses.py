@@ -167,10 +167,22 @@ def _kill(_target: str, _draft: str, case: dict[str, Any]) -> str:
     return stores.killed(case)
 
 
+def _learn(target: str, _draft: str, case: dict[str, Any]) -> str:
+    """What came of learning from use, or of answering, which may have been killed."""
+    return learners.done(target, case)
+
+
+def _look(target: str, _draft: str, case: dict[str, Any]) -> str:
+    """What a reader finds after that."""
+    return learners.looked_at(target, case["weights"], case["cache"])
+
+
 KINDS = {"differ": _differ, "open": _open, "tokens": _detokenize, "fork": _fork, "store": _store, "kill": _kill}
+KINDS |= {"learn": _learn, "look": _look}
 
 if __name__ == "__main__":
     import differential  # with all that it imports: once, for all children
+    import learners
     import stores
 
     import specllama

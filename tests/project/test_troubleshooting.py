@@ -58,7 +58,7 @@ NOT_FOR_USERS = {
     "C++: a batch is of one decoder": "the loop decodes each sequence once",
     "C++: a part of a batch has no tokens": "the loop leaves out a sequence that has nothing to add",
     "cpp/loop/scheduler.cpp: C++: the memory of the … is recurrent": "Python looks first",
-    "C++: the new head reads": "the old head stays",
+    "C++: the head reads … numbers and knows": "the old head stays",
     "C++: nothing to decode": "the loop decodes when there is something",
     "C++: token … is out of range: the …'s vocabulary": "prompts and drafts are looked at before they are decoded",
     "C++: max_tokens=0": "Python asks for one token at least",

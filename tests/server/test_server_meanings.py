@@ -17,6 +17,10 @@ from kept_texts import kept_of
 from served import Served, serving  # needs the extra
 from tiny_models import llama_weights, word_vocabulary, write_llama
 
+from specllama.engine import Learned, remember
+from specllama.engine.learned import learned_path
+from specllama.models import survey
+
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
@@ -246,6 +250,24 @@ def test_what_a_draft_can_learn_is_kept_unless_the_client_says_no(
         for number, (path, what) in enumerate(answers):
             assert served.post(path, seed=number, **what).status_code == 200
         assert len(kept_of(llm)) == 4
+
+
+def test_what_has_been_learned_is_said(
+    served: Served, make_llama: MakeLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path))
+    assert served.client.get("/props").json()["learning"] is None
+    llm = make_llama(learn=True)
+    with serving(llm) as learning:
+        assert learning.client.get("/props").json()["learning"] == {"draft": None}
+        path = learned_path(Path(llm.learn_dir or "").name)
+        path.parent.mkdir(parents=True)
+        path.touch()
+        Learned(path, (0.5, 0.25), 30_000, 1e9, frozenset({"a"})).write()
+        said = {"greedy": [0.5, 0.25], "num_tokens": 30_000, "at": 1e9}
+        assert learning.client.get("/props").json()["learning"] == {"draft": {**said, "gain": None}}
+        remember(survey(llm.model_path), {str(path): (1.5, 0.1)})
+        assert learning.client.get("/props").json()["learning"] == {"draft": {**said, "gain": 1.5}}
 
 
 ERRORS: list[tuple[dict[str, Any], str]] = [

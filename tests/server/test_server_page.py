@@ -575,6 +575,29 @@ def test_images(page: Any, asked: list[dict[str, Any]]) -> None:
     assert page.locator("article img").first.evaluate("image => image.naturalWidth") > 0
 
 
+@pytest.mark.parametrize(
+    ("draft", "said"),
+    [
+        (None, "A draft learns from the answers: it begins when there are enough."),
+        (
+            {"greedy": [0.5, 0.25], "num_tokens": 30_000, "at": 1e9, "gain": 1.25},
+            "A draft has learned from 30000 tokens of answers: right at 50 / 25 % of the places, 1.25 times as fast as "
+            "plain decoding.",
+        ),
+    ],
+)
+def test_what_a_draft_has_learned(page: Any, draft: dict[str, Any] | None, said: str) -> None:
+    assert not page.locator("#learned").is_visible()
+
+    def learning(route: Any) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "learning": {"draft": draft}})
+
+    page.route("**/props", learning)
+    page.reload()
+    page.locator("#learned", has_text=said).wait_for()
+
+
 def test_a_model_that_reads_no_images(page: Any) -> None:
     assert not page.locator("#image").is_visible()
     page.evaluate("choose([new File(['x'], 'x.png', { type: 'image/png' })])")

@@ -18,12 +18,12 @@ from training_driver import Heard
 
 import specllama
 from specllama import cli
-from specllama.engine import KeptFile, kept_files, learn_dir, read_kept
+from specllama.engine import KeptFile, kept_files, learn_dir, learned_head, num_kept, read_kept
 from specllama.models.heads import read_head
 from specllama.models.state_head_file import StateHeadFile
 from specllama.training import from_use
-from specllama.training.from_use import Used, num_kept
-from specllama.training.learn import Continued, learn, learned_head
+from specllama.training.from_use import Used
+from specllama.training.learn import Continued, learn
 from specllama.training.shards import examples, shard_paths, write_examples
 from specllama.training.target import read_target
 from specllama.training.text import held_out, read_texts
@@ -153,8 +153,8 @@ def test_copies_where_there_are_no_links(model: Path, tmp_path: Path, monkeypatc
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A head is learned from few tokens."""
-    monkeypatch.setattr("specllama.training.learn.FIRST", 1000)
-    monkeypatch.setattr("specllama.training.learn.NEXT", 300)
+    monkeypatch.setattr("specllama.engine.learned.FIRST", 1000)
+    monkeypatch.setattr("specllama.engine.learned.NEXT", 300)
 
 
 def weights_of(model: Path) -> str:
@@ -202,6 +202,32 @@ def test_an_interrupted_one_goes_on_with_its_texts(model: Path, monkeypatch: pyt
     had = {one.name.text for one in kept_of(model)}
     use(model, range(30, 50))
     assert learn(model).texts == had
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("left", ["session.json", "checkpoint.pt", "states", "used"])
+def test_what_a_killed_one_has_left_in_part(model: Path, cache: Path, left: str) -> None:
+    """While it deleted what it had learned from: that is nothing to go on with."""
+    with pytest.raises(KeyboardInterrupt):
+        learn(model, progress=Interrupting("training"))
+    (work,) = (path for path in (cache / "training").iterdir() if path.is_dir())
+    for path in work.iterdir():
+        if path.name != left:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    use(model, range(30, 50))
+    assert learn(model).texts == {one.name.text for one in kept_of(model)}
+
+
+@pytest.mark.usefixtures("soon")
+def test_forgetting_in_the_midst_of_learning(model: Path, cache: Path) -> None:
+    """Copies and what was learned from them go, too, and what killed processes have not written to the end."""
+    with pytest.raises(KeyboardInterrupt):
+        learn(model, progress=Interrupting("training"))
+    folder = learn_dir(weights_of(model))
+    (folder / ".head.pt.1-ab.partial").touch()
+    assert cli.main(["learn", str(model), "--forget"]) == 0
+    assert [path.name for path in (cache / "training").iterdir() if path.is_dir()] == []
+    assert {path.name for path in folder.iterdir()} <= {"learner.lock"}
 
 
 @pytest.mark.usefixtures("soon")
@@ -273,7 +299,7 @@ def test_learn_now(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"It is used by draft_model={str(path)!r}" in capsys.readouterr().err
     assert cli.main(["learn", str(model), "--now"]) == 1
     assert cli.main(["learn", str(model), "--forget"]) == 0
-    assert [*path.parent.iterdir()] == []
+    assert [one.name for one in path.parent.iterdir()] == ["learner.lock"]
 
 
 def test_generate_learns(tiny_files: TinyFiles, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

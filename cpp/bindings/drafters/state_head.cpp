@@ -125,11 +125,13 @@ void bind_state_head_drafter(py::module_ & module, DrafterClass & drafter) {
         .def("say", &say, py::arg("state"), py::arg("tokens"), py::arg("first"), py::arg("count"));
     py::class_<HeadInUse, std::shared_ptr<HeadInUse>>(
         module, "HeadInUse", "The head of several texts, which another one may replace between generations.")
-        .def(py::init([](std::shared_ptr<StateHead> head) { return std::make_shared<HeadInUse>(std::move(head)); }),
-             py::arg("head"))
+        .def(py::init([](std::size_t n_embd, std::size_t n_vocab, std::shared_ptr<StateHead> head) {
+                 return std::make_shared<HeadInUse>(n_embd, n_vocab, std::move(head));
+             }),
+             py::arg("n_embd"), py::arg("n_vocab"), py::arg("head") = nullptr)
         .def(
             "exchange", [](HeadInUse & self, std::shared_ptr<StateHead> head) { self.exchange(std::move(head)); },
-            py::arg("head"));
+            py::arg("head").none(false));
     drafter.def_static(
         "state_head", [](std::shared_ptr<HeadInUse> in_use) { return make_state_head(std::move(in_use)); },
         py::arg("in_use"));

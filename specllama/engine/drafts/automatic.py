@@ -19,6 +19,7 @@ from specllama.engine.expected_gain import expected
 from specllama.engine.hidden import Hidden
 from specllama.engine.model import Model
 from specllama.models.found_drafts import ROOM, FoundDraft, Survey, survey
+from specllama.models.model_folders import LEARNED
 from specllama.warn import warn
 
 from .draft import LOOKUP, Draft, DraftKind, Loader
@@ -66,12 +67,14 @@ class Room:
         on_gpu: True if layers are offloaded. Then the room is not checked here: only llama.cpp knows it, and loading
             the draft fails if there is too little.
         is_open: True if the target is in memory already.
+        learns: True if a head learns from the target's answers. It joins lookup.
     """
 
     n_ctx: int = ROOM
     own_ctx: int | None = None
     on_gpu: bool = False
     is_open: bool = False
+    learns: bool = False
 
 
 def choose(path: str, room: Room) -> Choice:
@@ -214,6 +217,8 @@ def _gain(
     A measured draft must be faster than `least`, lookup's speedup, by more than the standard error, because a draft
     takes memory and lookup takes none.
 
+    A head that has learned from the model's answers is compared as a draft model is: it says how often it is right.
+
     A head that was made for the model is preferred to all drafts that were not measured (its speedup is infinite),
     because a user has put it beside the model.
     """
@@ -221,7 +226,7 @@ def _gain(
         found = measured[draft.draft_model]
         is_faster = found.ratio - found.error > least
         return found.ratio if is_faster else 0.0, f"measured here, {found.ratio:.2f} times as fast as plain decoding"
-    if draft.kind not in ("model", "foreign"):
+    if draft.kind not in ("model", "foreign") and draft.where != LEARNED:
         of_file = f"its own file has {draft.kind.upper()} layers"
         where = of_file if draft.in_model else "a head for the model, beside it"
         where = "a small model that has learned from it" if draft.kind == "parallel" else where

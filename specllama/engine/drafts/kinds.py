@@ -21,7 +21,7 @@ from .lookup import Lookup
 from .mtp import MtpInFile, OwnMtp
 from .second_model import FileModel, LentModel
 from .several import HeadAndModel
-from .state_head import StateHeadInFile
+from .state_head import LearnedHead, StateHeadInFile
 
 AUTO = "auto"
 """The word for the best draft on this machine, which `choose` finds.
@@ -90,11 +90,11 @@ def _automatic(options: DraftOptions, target: str, room: Room) -> DraftKind | No
     """
     options.refuse(["draft_mask_token"])
     choice = choose(target, room)
-    if choice.draft_model is None:
+    if choice.draft_model is None and not room.learns:
         return None
     lookup = Lookup(options.of(LOOKUP, Lookup.takes))
-    taken: DraftKind = lookup
-    if choice.draft_model != LOOKUP:
+    taken: DraftKind = LearnedHead(options.of(AUTO, LearnedHead.takes)) if room.learns else lookup
+    if choice.draft_model not in (None, LOOKUP):
         try:
             given = _named(choice.draft_model, target)
             kind = _kind_of(given)

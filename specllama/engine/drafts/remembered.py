@@ -100,6 +100,18 @@ def read(path: str) -> Decision | None:
         return None
 
 
+def measured_gain(path: str, draft: str) -> tuple[float, float] | None:
+    """The measured speedup of a model with a draft, and its standard error; None if this draft was not measured.
+
+    Args:
+        path: the model's file.
+        draft: the draft's file.
+    """
+    decision = read(path)
+    found = None if decision is None else decision.measured.get(draft)
+    return None if found is None or found.identity != identity(draft) else (found.ratio, found.error)
+
+
 def write(path: str, decision: Decision) -> None:
     """Replace the decision about a model. Other processes read either the old one or the new one, and no mixture.
 

@@ -6,18 +6,20 @@ import os
 import threading
 from collections.abc import Mapping
 
+import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
 from specllama.engine.hidden import FINAL, Hidden, shown_layers
+from specllama.engine.learned import learned_path
 from specllama.engine.model import Model
 from specllama.engine.states import require_computed
 from specllama.models.gguf_values import StoredTensor, parts_of, read_whole_header
 from specllama.models.heads import read_head
 from specllama.models.state_head_file import StateHeadFile, mapped
 
-from .draft import DrawingDraft, Loader, Sequences
+from .draft import DraftKind, DrawingDraft, Loader, Sequences
 from .draft_options import TEXT
 from .head import HeadInFile
 
@@ -29,25 +31,28 @@ class StateHeadDraft(DrawingDraft):
     """A Medusa, Hydra or blockwise head. Where its file is replaced, the next generation drafts with the new head.
 
     Args:
+        given: the user's ``draft_model``.
         target: the model that it drafts for.
-        file: the head.
+        path: the head's file. There may be none yet; then only the text is looked up.
+        head: the head in this file; None if it is to be read before the first generation.
         corpus: tokens [n] to look up besides the text.
-
-    Raises:
-        ValueError: a tensor is missing or has a type that is not supported, or the shapes do not fit together.
     """
 
-    def __init__(self, target: Model, file: StateHeadFile, corpus: npt.NDArray[np.int32]) -> None:
-        super().__init__(file.path, target.why_no_rollback, corpus)
+    def __init__(
+        self, given: str, target: Model, path: str, head: _core.StateHead | None, corpus: npt.NDArray[np.int32]
+    ) -> None:
+        super().__init__(given, target.why_no_rollback, corpus)
         self._target = target.settings.path
+        self._path = path
         self._lock = threading.Lock()
-        self._seen = _identity(file.path)
-        self._head = _core.HeadInUse(native_head(file, self._target))  # several texts share it
+        self._seen = None if head is None else _identity(path)
+        n_embd = int(llama_cpp.llama_model_n_embd(target.address))
+        self._head = _core.HeadInUse(n_embd, target.n_vocab, head)  # several texts share it
 
     @property
     def label(self) -> str:
         """The name of the head's file."""
-        return os.path.basename(str(self.given))
+        return os.path.basename(self._path)
 
     @property
     def timed(self) -> Mapping[str, Model | None]:
@@ -60,13 +65,12 @@ class StateHeadDraft(DrawingDraft):
 
     def refresh(self) -> None:
         """See the base class. A new file that cannot be used leaves the old head in its place."""
-        path = str(self.given)
-        found = _identity(path)
+        found = _identity(self._path)
         if found in (None, self._seen) or not self._lock.acquire(blocking=False):  # another text reads the new file
             return
         try:
             self._seen = found
-            file = read_head(path)
+            file = read_head(self._path)
             if isinstance(file, StateHeadFile):
                 file.require_vocabulary(self._target)
                 self._head.exchange(native_head(file, self._target))
@@ -91,7 +95,26 @@ class StateHeadInFile(HeadInFile[StateHeadFile]):
         self.require_fit(target)
         self.file.require_vocabulary(target.settings.path)
         require_computed(target)
-        return StateHeadDraft(target, self.file, self.corpus(target, loader))
+        head = native_head(self.file, target.settings.path)
+        return StateHeadDraft(self.file.path, target, self.file.path, head, self.corpus(target, loader))
+
+
+class LearnedHead(DraftKind):
+    """The kind of draft that looks up the text, and has the head that learns from use as soon as there is one."""
+
+    takes = TEXT
+
+    def hidden_states(self, target: str) -> Hidden:
+        """See the base class."""
+        return shown_layers([FINAL])
+
+    def open(self, target: Model, loader: Loader) -> StateHeadDraft:
+        """See the base class."""
+        require_computed(target)
+        weights = target.settings.weights
+        assert weights is not None  # `Learning.begin` has refused such a target
+        path = learned_path(weights.digest())
+        return StateHeadDraft(self.options.draft_model, target, str(path), None, self.corpus(target, loader))
 
 
 def _identity(path: str) -> tuple[int, ...] | None:

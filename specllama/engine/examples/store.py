@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,9 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama.backend.cache import cache_dir
+from specllama.backend.folders import files_in
+from specllama.backend.replacing import PARTIAL
 from specllama.engine.forks import told_of_forks
 from specllama.engine.writer import Writer
+from specllama.models.model_folders import learned_dir
 
 from .file import Kept, Name, shortened, write_kept
 
@@ -28,6 +31,8 @@ _FEWEST = 8  # tokens of an answer, or of a part of it, that are kept
 _TOGETHER = 256  # rows that are taken from the loop at once
 _LOOKS = 64  # texts that are written before the folder is looked at anew, because other programs write there, too
 _LEFT = 0.95  # of the limit is left when texts are deleted
+_USED = "used"  # the file whose time is that of the last use of the model
+_PAUSE = 0.5  # the least seconds between two notes of a use
 
 
 def learn_dir(weights: str) -> Path:
@@ -36,7 +41,37 @@ def learn_dir(weights: str) -> Path:
     Args:
         weights: the `Digest` of the model's weights.
     """
-    return cache_dir() / "learn" / weights
+    return learned_dir() / weights
+
+
+def ask_for_room(folder: Path) -> None:
+    """Have what learns meanwhile end, as a use of the model has.
+
+    Args:
+        folder: the folder of the kept texts.
+    """
+    with contextlib.suppress(OSError):
+        (folder / _USED).touch(mode=0o600)
+
+
+def remove_left(folder: Path, seconds: float = 3600.0) -> None:
+    """Delete the files that killed processes have not written to their ends, once they are so old."""
+    for path in files_in(folder, PARTIAL):
+        with contextlib.suppress(OSError):
+            if time.time() - os.stat(path).st_mtime >= seconds:
+                os.unlink(path)
+
+
+def last_use(folder: Path) -> float:
+    """When a program that keeps texts in a folder last used the model, in seconds since 1970; 0 if none has.
+
+    Args:
+        folder: the folder of the kept texts.
+    """
+    try:
+        return os.stat(folder / _USED).st_mtime
+    except OSError:
+        return 0.0
 
 
 class KeptFile(NamedTuple):
@@ -109,11 +144,24 @@ class ExampleStore:
         self._used = 0  # bytes
         self._num_written = 0  # since the folder was looked at
         self._has_looked = False
+        self._noted = -_PAUSE
         told_of_forks(self)
 
     def leave_parent(self) -> None:
         """Called in a forked child, which lacks the thread that writes."""
         self._writer = Writer("examples")
+
+    def note_use(self) -> None:
+        """Note that the model is used now: what learns in the meantime makes way."""
+        now = time.monotonic()
+        if now - self._noted < _PAUSE:
+            return
+        self._noted = now
+        with contextlib.suppress(OSError):
+            try:
+                os.utime(self.folder / _USED)
+            except FileNotFoundError:
+                (self.folder / _USED).touch(mode=0o600)  # fails where nothing was kept yet
 
     def put(self, tokens: npt.NDArray[np.int32], prompt_size: int, rows: _Rows) -> None:
         """Have a text written by another thread. If it cannot keep up with that, the text is not kept."""
@@ -215,6 +263,9 @@ def forget_kept(folder: Path, conversation: str | None = None) -> int:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(one.path)
                 count += 1
+    if conversation is None:
+        (folder / _USED).unlink(missing_ok=True)
+        remove_left(folder, 0.0)
     return count
 
 
