@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -76,8 +77,13 @@ def comes(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
     return True
 
 
-def children() -> list[psutil.Process]:
-    return psutil.Process().children()
+def is_running(command: list[str] = WAITS) -> bool:
+    """Whether this process has such a child."""
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if child.cmdline() == command and child.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
 
 
 def use(folder: Path) -> None:
@@ -85,9 +91,9 @@ def use(folder: Path) -> None:
 
 
 def test_it_begins_when_nobody_has_asked_for_a_while(learner: IdleLearner, folder: Path) -> None:
-    assert comes(lambda: learner.is_learning and bool(children()))
+    assert comes(lambda: learner.is_learning and is_running())
     use(folder)
-    assert comes(lambda: not learner.is_learning and not children(), 1.0)
+    assert comes(lambda: not learner.is_learning and not is_running(), 1.0)
     begun = time.monotonic()
     assert comes(lambda: learner.is_learning)
     assert time.monotonic() - begun > 0.4
