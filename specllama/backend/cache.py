@@ -28,14 +28,14 @@ def keyed_path(folder: str, key: Mapping[str, Any]) -> Path:
     return cache_dir() / folder / f"{digest[:32]}.json"
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, most_bytes: int = _LARGEST_FILE) -> Any:
     """Read a JSON file. Other programs may have changed the file, so the caller must check the result.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
-        ValueError, RecursionError: the file holds no JSON, or more than 65,536 bytes.
+        ValueError, RecursionError: the file holds no JSON, or more than `most_bytes`, by default 65,536.
     """
-    return json.loads(beginning_of(path, _LARGEST_FILE))
+    return json.loads(beginning_of(path, most_bytes))
 
 
 def is_number(value: Any) -> TypeGuard[float]:

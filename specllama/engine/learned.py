@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from specllama.backend.cache import write_json
+from specllama.backend.cache import read_json, write_json
 from specllama.models import HYDRA
 
 from .examples.file import num_rows_of
@@ -82,8 +81,7 @@ def learned_head(weights: str) -> Learned | None:
     """
     folder = learn_dir(weights)
     try:
-        with open(folder / _ABOUT, "rb") as file:
-            found = json.loads(file.read(_LARGEST_FILE))
+        found = read_json(folder / _ABOUT, _LARGEST_FILE)
         known = Learned(
             folder / str(found["path"]),
             tuple(float(one) for one in found["greedy"]),

@@ -45,10 +45,10 @@ def learn_dir(weights: str) -> Path:
 
 
 def ask_for_room(folder: Path) -> None:
-    """Have what learns meanwhile end, as a use of the model has.
+    """Have what learns meanwhile make way, because the model is used, or something else needs its place.
 
     Args:
-        folder: the folder of the kept texts.
+        folder: the folder of the kept texts. Where there is none, nothing learns.
     """
     with contextlib.suppress(OSError):
         (folder / _USED).touch(mode=0o600)
@@ -157,11 +157,7 @@ class ExampleStore:
         if now - self._noted < _PAUSE:
             return
         self._noted = now
-        with contextlib.suppress(OSError):
-            try:
-                os.utime(self.folder / _USED)
-            except FileNotFoundError:
-                (self.folder / _USED).touch(mode=0o600)  # fails where nothing was kept yet
+        ask_for_room(self.folder)
 
     def put(self, tokens: npt.NDArray[np.int32], prompt_size: int, rows: _Rows) -> None:
         """Have a text written by another thread. If it cannot keep up with that, the text is not kept."""
