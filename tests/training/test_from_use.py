@@ -178,7 +178,8 @@ def test_a_head_goes_on_learning(model: Path, cache: Path) -> None:
     assert second.at > first.at
     with specllama.Llama(str(model), draft_model=str(second.path), n_ctx=512, verbose=False) as llm:
         llm.create_completion("the quick dog", max_tokens=40)
-        assert llm.stats.num_accepted_tokens > 0
+        assert llm.stats.num_draft_tokens > 0
+    assert second.greedy[0] > 0.05  # of words that are guessed, 1 in 300 is right
     assert [path.name for path in (cache / "training").iterdir() if path.is_dir()] == []
 
 

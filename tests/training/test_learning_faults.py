@@ -39,4 +39,5 @@ def test_killed_at_any_time(tiny_files: TinyFiles, tmp_path: Path, monkeypatch: 
             ends.add(done("learn", do=what, seconds=chance.uniform(0.0, 5.0)).partition(" ")[0])
             assert done("look") == expected, number
         assert "signal" in ends
+        kept_texts.write_some(learn_dir(target.weights), 24, first=8 * CASES, width=target.n_embd)  # enough in any case
         assert done("learn", do="learn", seconds=None).startswith("learned")
