@@ -21,12 +21,11 @@ from specllama import _core
 from specllama.backend.cpu import cpu_name
 from specllama.backend.ggml import CpuBackend
 from specllama.backend.ggml_products import Products, silence
-from specllama.backend.kernels import offer_to
+from specllama.backend.kernels import offer_to, packing
 
 INPUTS, OUTPUTS = 2048, 256
 COLUMNS = (1, 8)
 OUTLIERS = 8  # so many inputs are 20 times as large as all others, as in the layers of a language model
-REPACKED = "CPU_REPACK"  # llama.cpp's own buffer type for weights that it brings into another order
 
 Matrix = npt.NDArray[np.float64]
 
@@ -60,7 +59,9 @@ def errors(products: Products, kind: str, buffer_type: int | None, inputs: npt.N
 def apart(products: Products, kind: str, buffer_type: int) -> float:
     """How far our products are from llama.cpp's, where 1 is the size of a result."""
     number = int(gguf.GGMLQuantizationType[kind])
-    theirs, ours = (products.of(number, max(COLUMNS), of) for of in (None, buffer_type))
+    theirs = products.of(number, max(COLUMNS), None)
+    with packing():
+        ours = products.of(number, max(COLUMNS), buffer_type)
     assert theirs is not None
     assert ours is not None
     return error(np.array(ours, np.float64), np.array(theirs, np.float64))
@@ -75,26 +76,24 @@ def main() -> None:
     cpu = CpuBackend(llama_cpp.llama_cpp._lib)
     silence(cpu)
     name = _core.instruction_sets()[0]
-    ours = offer_to(cpu, name).address
-    repacked = cpu.offered_buffer_types().get(REPACKED)
+    place = offer_to(cpu, name).address  # of CPU_REPACK, which brings weights of other models into llama.cpp's order
     arrays = {"weights": array.array("f", weights.ravel()), "inputs": array.array("f", inputs.ravel())}
     products = Products(cpu, INPUTS, OUTPUTS, max(COLUMNS), **arrays)
     measure = functools.partial(errors, products, inputs=inputs)
     found = {
-        kind: {
-            "llama.cpp": measure(kind, None),
-            "llama.cpp, repacked": measure(kind, repacked) if repacked else [],
-            "ours": measure(kind, ours),
-        }
+        kind: {"llama.cpp": measure(kind, None), "llama.cpp, repacked": measure(kind, place)}
         for kind in sorted(_core.quantized_types())
     }
+    with packing():
+        for kind, of in found.items():
+            of["ours"] = measure(kind, place)
     for kind, of in found.items():
         cells = (f"{way} " + " ".join(f"{one:.3%}" for one in each) for way, each in of.items() if each)
         print(f"{kind}: {'; '.join(cells)}")
     if given.record:
         machine = {"cpu": cpu_name(), "llama_cpp_python": llama_cpp.__version__, "kernels": name}
         shape = {"inputs": INPUTS, "outputs": OUTPUTS, "columns": COLUMNS}
-        differences = {kind: apart(products, kind, ours) for kind in found}
+        differences = {kind: apart(products, kind, place) for kind in found}
         recorded.keep(given.record, {"machine": machine, **shape, "errors": found, "apart": differences})
 
 

@@ -43,7 +43,7 @@ SOURCE_TOOLS = ("setuptools>=77", "setuptools-scm>=8", "wheel", "cmake", "ninja"
 WITHOUT = ("LLAMA_BUILD_COMMON", "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_TOOLS", "LLAMA_BUILD_SERVER")
 GROUPS = {
     "kernels": (
-        *("kernels", "kernels_in_llama_cpp", "kernels_in_any_order", "ggml_layout", "extra_buffer_types", "attention"),
+        *("kernels", "kernels_in_llama_cpp", "kernels_in_any_order", "ggml_layout", "place_in_ggml", "attention"),
         *("attention_of_many", "batch_invariance", "product_trial", "amx", "memory_of_weights"),
     ),
     "decoding": ("engine_equality", "drop_in", "parallel", "recurrent", "memory_kinds", "gbnf", "closing"),

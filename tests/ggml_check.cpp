@@ -41,6 +41,10 @@ SAME_FUNCTION(alloc_buffer, buffer_type().alloc_buffer);
 SAME_FUNCTION(get_alignment, buffer_type().alignment);
 SAME_FUNCTION(get_max_size, buffer_type().max_size);
 SAME_FUNCTION(get_alloc_size, buffer_type().alloc_size);
+#if GGML_BACKEND_API_VERSION >= 3
+SAME_FUNCTION(alloc_buffer_n, buffer_type().alloc_buffer_n);
+SAME_FUNCTION(get_alloc_size_n, buffer_type().alloc_size_n);
+#endif
 SAME_FUNCTION(is_host, buffer_type().is_host);
 static_assert(offsetof(ggml_backend_buffer_type, device) == buffer_type().device * sizeof(void *),
               "device lies elsewhere");
@@ -55,9 +59,6 @@ static_assert(offsetof(ggml_backend_buffer, iface) == 0, "a buffer begins otherw
 static_assert(offsetof(ggml_backend_buffer_i, get_base) == place(ours::kGetBase), "get_base lies elsewhere");
 static_assert(offsetof(ggml_backend_buffer_i, init_tensor) == place(ours::kInitTensor), "init_tensor lies elsewhere");
 static_assert(offsetof(ggml_backend_buffer_i, set_tensor) == place(ours::kSetTensor), "set_tensor lies elsewhere");
-static_assert(offsetof(ggml_backend_buffer_i, get_tensor) == place(ours::kGetTensor), "get_tensor lies elsewhere");
-static_assert(offsetof(ggml_backend_buffer_i, cpy_tensor) == (kFunctions - ours::kCopyTensorFromEnd) * sizeof(void *),
-              "cpy_tensor lies elsewhere");
 
 SAME_PLACE(ggml_compute_params, ours::ComputeParams, ith);
 SAME_PLACE(ggml_compute_params, ours::ComputeParams, nth);

@@ -24,6 +24,5 @@ void bind_speculator(pybind11::module_ & module);    // the loop
 
 // Parts that need ggml.
 void bind_kernels(pybind11::module_ & module);       // the kernels, and the buffer type that llama.cpp is offered
-void bind_buffer_types(pybind11::module_ & module);  // ggml's own list of buffer types
 
 }  // namespace specllama

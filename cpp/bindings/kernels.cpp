@@ -17,6 +17,8 @@ namespace specllama {
 
 namespace {
 
+using Addresses = std::unordered_map<std::string, std::uintptr_t>;
+
 std::vector<std::string> instruction_sets() {
     const kernels::InstructionSet * sets[kernels::kMostSets];
     const int count = kernels::usable_sets(sets);
@@ -60,26 +62,37 @@ void bind_kernels(py::module_ & module) {
 
     py::class_<KernelBufferType, std::unique_ptr<KernelBufferType, py::nodelete>>(
         module, "KernelBufferType",
-        "A buffer type whose weights are packed for the kernels while llama.cpp loads them. A process has at most one.")
-        .def(py::init([](const std::unordered_map<std::string, std::uintptr_t> & addresses, std::uintptr_t registry,
+        "Has weights be packed for the kernels while llama.cpp loads them. A process has at most one.")
+        .def(py::init([](const Addresses & addresses, std::uintptr_t registry, const Addresses & types,
                          const std::string & set, bool updates_states) {
                  // The object is never destroyed, because models that are freed when the process ends still refer to
                  // it.
                  return std::unique_ptr<KernelBufferType, py::nodelete>(
-                     new KernelBufferType(addresses, registry, set_named(set), updates_states));
+                     new KernelBufferType(addresses, registry, types, set_named(set), updates_states));
              }),
-             py::arg("addresses"), py::arg("registry"), py::arg("instruction_set"), py::arg("updates_states"))
-        .def("offer", &KernelBufferType::offer, py::arg("used"), py::arg("offered"),
-             "Puts this type before the other buffer types, for models that are loaded later. Once in a process.")
+             py::arg("addresses"), py::arg("registry"), py::arg("types"), py::arg("instruction_set"),
+             py::arg("updates_states"))
+        .def("take_place", &KernelBufferType::take_place,
+             "Takes the place of ggml's CPU_REPACK, for models that are loaded later. Once in a process.")
         .def_property_readonly(
             "address", [](KernelBufferType & self) { return reinterpret_cast<std::uintptr_t>(self.type()); },
-            "The address of ggml's structure for this type.")
+            "The address of CPU_REPACK.")
         .def_property_readonly("instruction_set",
                                [](const KernelBufferType & self) { return std::string(self.instruction_set().name); })
-        .def_static("take_weights", &KernelBufferType::take_weights, py::arg("take"),
+        .def_static("take_weights", &PackedBuffers::take_weights, py::arg("take"),
                     "Sets whether the weights of models that this thread loads later are packed. The default is no.")
         .def_static("bytes_loaded", &PackedBuffers::bytes_loaded,
                     "Returns the bytes of packed weights that this thread has loaded since it began.");
+    module.def(
+        "give_no_weights",
+        [](const Addresses & addresses, std::uintptr_t registry, std::uintptr_t type) {
+            const ggml::Api api(addresses);
+            (new NoWeights(api))
+                ->take_place_of(reinterpret_cast<ggml::BufferType *>(type),
+                                ggml::probe(api, reinterpret_cast<const void *>(registry)));
+        },
+        py::arg("addresses"), py::arg("registry"), py::arg("type"),
+        "Has one of ggml's extra buffer types get no more weights. Those that it has are multiplied as before.");
 }
 
 }  // namespace specllama

@@ -17,5 +17,4 @@ PYBIND11_MODULE(_core, module) {
     specllama::bind_scheduler(module);
     specllama::bind_speculator(module);
     specllama::bind_kernels(module);
-    specllama::bind_buffer_types(module);
 }

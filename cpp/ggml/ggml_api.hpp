@@ -46,7 +46,6 @@ struct InitParams {
     X(ggml_backend_buffer_get_base, void * (*)(Buffer *))                                                     \
     X(ggml_backend_buffer_get_size, std::size_t (*)(Buffer *))                                                \
     X(ggml_backend_buffer_free, void (*)(Buffer *))                                                           \
-    X(ggml_backend_reg_get_proc_address, void * (*)(void *, const char *))                                    \
     X(ggml_barrier, void (*)(void *))
 
 // A pointer for each of these functions.

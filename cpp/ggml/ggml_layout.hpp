@@ -46,9 +46,11 @@ struct Tensor {
 struct BufferTypeLayout {
     int name;
     int alloc_buffer;
+    int alloc_buffer_n;  // -1 if there is none
     int alignment;
     int max_size;
     int alloc_size;
+    int alloc_size_n;  // -1 if there is none
     int is_host;
     int device;
 
@@ -68,17 +70,14 @@ struct KnownInterface {
     BufferTypeLayout buffer_type;
 };
 constexpr KnownInterface kInterfaces[] = {
-    {1, 2, {0, 1, 2, 3, 4, 5, 6}},
-    {3, 3, {0, 1, 3, 4, 5, 7, 8}},  // ggml 0.26 has two more functions, for several tensors, which may be null
+    {1, 2, {0, 1, -1, 2, 3, 4, -1, 5, 6}},
+    {3, 3, {0, 1, 2, 3, 4, 5, 6, 7, 8}},  // ggml 0.26 has two more functions, for several tensors, which may be null
 };
 // An upper bound of the number of pointers in a buffer type.
 constexpr int kMostPointers = 16;
 
-// The first functions of a buffer, by their places.
-enum BufferFunction { kFree, kGetBase, kInitTensor, kMemset, kSetTensor, kGetTensor };
-// The last three functions of a buffer copy a tensor, clear the buffer and reset it, so the copying one is the third
-// from the end. The pointer to the buffer's type follows the functions.
-constexpr int kCopyTensorFromEnd = 3;
+// The first functions of a buffer, by their places. The pointer to the buffer's type follows the last function.
+enum BufferFunction { kFree, kGetBase, kInitTensor, kMemset, kSetTensor };
 // How many functions a buffer has: newer releases have two more, for strided data, before the last three.
 constexpr int kNumFunctions[] = {9, 11};
 

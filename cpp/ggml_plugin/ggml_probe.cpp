@@ -139,10 +139,6 @@ void learn_buffer_types(const Api & api, const void * registry, void * context, 
     require(asked_layout(api, api.ggml_new_tensor_2d(context, kFloat, 4, 4)) == known->buffer_type,
             "a buffer type's functions are elsewhere");
     insides.buffer_type = known->buffer_type;
-    std::array<void *, kMostPointers> words = made_up();
-    insides.find_function =
-        place([&] { api.ggml_backend_reg_get_proc_address(static_cast<void *>(words.data()), "specllama"); });
-    require(insides.find_function > 0, "its backends' functions are not found by their names");
 }
 
 // Finds how many functions ggml's buffers have. A buffer begins with the pointers to its functions, and the pointer to
@@ -191,6 +187,11 @@ std::optional<kernels::QuantizedType> Insides::type_of(const Tensor * tensor) co
         return std::nullopt;
     }
     return found->second;
+}
+
+bool is_loading(const Api & api, const Tensor * op) {
+    const Tensor * weights = op->src[0];
+    return weights != nullptr && weights->buffer != nullptr && api.ggml_backend_buffer_get_size(weights->buffer) == 0;
 }
 
 }  // namespace specllama::ggml

@@ -4,12 +4,12 @@
 #include <cstring>
 #include <iterator>
 #include <optional>
+#include <stdexcept>
 
 #include "ggml_plugin/cache_product.hpp"
 #include "ggml_plugin/expert_product.hpp"
 #include "ggml_plugin/flash_attention.hpp"
 #include "ggml_plugin/long_rows.hpp"
-#include "ggml_plugin/offer.hpp"
 #include "ggml_plugin/product.hpp"
 #include "ggml_plugin/spread_logits.hpp"
 #include "kernels/this_decode.hpp"
@@ -18,7 +18,26 @@ namespace specllama {
 
 namespace {
 
-thread_local bool taking = false;
+// Another of ggml's extra buffer types, which ggml asks before: it gets no weights that our kernels multiply.
+class Behind : public StandIn {
+public:
+    explicit Behind(const KernelBufferType & ours) : ours_(ours) {}
+
+    bool supports_op(void * device, const ggml::Tensor * op) override {
+        return !ours_.takes_weights_of(op) && StandIn::supports_op(device, op);
+    }
+
+private:
+    const KernelBufferType & ours_;
+};
+
+ggml::BufferType * type_named(const std::unordered_map<std::string, std::uintptr_t> & types, const char * name) {
+    const auto found = types.find(name);
+    if (found == types.end()) {
+        throw std::runtime_error("this llama.cpp is built without CPU_REPACK (GGML_CPU_REPACK), whose place they take");
+    }
+    return reinterpret_cast<ggml::BufferType *>(found->second);
+}
 
 // The panels (of kPanelRows rows each) that this thread's decode needs of these weights; null: all panels.
 const WantedPanels * wanted_of(const ggml::Tensor * weights) {
@@ -38,38 +57,53 @@ bool wants_no_logit() { return wanted_panels != nullptr && wanted_panels->num_ro
 }  // namespace
 
 KernelBufferType::KernelBufferType(const std::unordered_map<std::string, std::uintptr_t> & addresses,
-                                   std::uintptr_t registry, const kernels::InstructionSet & set, bool updates_states)
+                                   std::uintptr_t registry,
+                                   const std::unordered_map<std::string, std::uintptr_t> & types,
+                                   const kernels::InstructionSet & set, bool updates_states)
     : api_(addresses),
       insides_(ggml::probe(api_, reinterpret_cast<const void *>(registry))),
-      registry_(registry),
+      types_(types),
       set_(set),
       updates_states_(updates_states),
-      buffers_(api_, insides_, this) {}
+      buffers_(api_, insides_, type_named(types, kPlace)) {}
 
-void KernelBufferType::offer(std::uintptr_t used, std::uintptr_t offered) {
-    specllama::offer(insides_, {registry_, used, offered}, type());
+void KernelBufferType::take_place() {
+    for (const auto & [name, address] : types_) {
+        if (name != kPlace) {
+            (new Behind(*this))->take_place_of(reinterpret_cast<ggml::BufferType *>(address), insides_);
+        }
+    }
+    take_place_of(type(), insides_);
+    buffers_.take_place();
 }
 
-void KernelBufferType::take_weights(bool take) { taking = take; }
-
-bool KernelBufferType::can_multiply(const ggml::Tensor * op) const {
+bool KernelBufferType::is_product(const ggml::Tensor * op) const {
     const ggml::Tensor * x = op->src[1];
-    if ((op->op != insides_.mul_mat && op->op != insides_.mul_mat_id) || !buffers_.hold(op->src[0]) ||
-        !insides_.type_of(op->src[0]) || x == nullptr || x->type != ggml::kFloat || x->nb[0] != 4 ||
-        x->ne[0] != op->src[0]->ne[0] || op->type != ggml::kFloat || op->nb[0] != 4) {
+    if ((op->op != insides_.mul_mat && op->op != insides_.mul_mat_id) || x == nullptr || x->type != ggml::kFloat ||
+        x->nb[0] != 4 || x->ne[0] != op->src[0]->ne[0] || op->type != ggml::kFloat || op->nb[0] != 4) {
         return false;
     }
     return op->op == insides_.mul_mat_id ? ExpertProduct::fits(op) : op->src[0]->ne[2] == 1;
 }
 
+bool KernelBufferType::can_multiply(const ggml::Tensor * op) const {
+    return buffers_.hold(op->src[0]) && is_product(op);
+}
+
+bool KernelBufferType::takes_weights_of(const ggml::Tensor * op) const {
+    return buffers_.may_take_weights_of(op) && is_product(op);
+}
+
 // llama.cpp calls this before it puts a tensor into a buffer of this type, with an empty buffer. ggml's scheduler calls
 // this function with the real buffer.
-bool KernelBufferType::supports_op(void * /*device*/, const ggml::Tensor * op) {
-    if (!can_multiply(op) || (api_.ggml_backend_buffer_get_size(op->src[0]->buffer) == 0 && !taking)) {
-        return false;
+bool KernelBufferType::supports_op(void * device, const ggml::Tensor * op) {
+    const bool can_be_ours = buffers_.hold(op->src[0]) || buffers_.may_take_weights_of(op);
+    if (!can_be_ours) {
+        return StandIn::supports_op(device, op);
     }
-    ggml::Buffer * buffer = op->src[1]->buffer;
-    return buffer == nullptr || api_.ggml_backend_buft_is_host(api_.ggml_backend_buffer_get_type(buffer));
+    ggml::Buffer * buffer = op->src[1] == nullptr ? nullptr : op->src[1]->buffer;
+    return is_product(op) &&
+           (buffer == nullptr || api_.ggml_backend_buft_is_host(api_.ggml_backend_buffer_get_type(buffer)));
 }
 
 // ggml calls this for every operation of every graph: once before it plans the operation, and in each thread before
@@ -91,9 +125,9 @@ ggml::TensorTraits * KernelBufferType::get_tensor_traits(const ggml::Tensor * op
             return this;
         case Task::none:
             operations_seen.foreign |= operation_of(op) == Operation::other && !turns_rows(op);
-            return nullptr;
+            break;
     }
-    return nullptr;
+    return StandIn::get_tensor_traits(op);
 }
 
 KernelBufferType::Task KernelBufferType::task_of(const ggml::Tensor * op) const {

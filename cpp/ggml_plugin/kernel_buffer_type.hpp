@@ -1,5 +1,5 @@
-// The buffer type with which ggml's CPU backend uses our kernels, in its own threads: to multiply packed weights, and
-// to compute the attention of models that have such weights. Only cpp/ggml and cpp/ggml_plugin know ggml's insides.
+// How ggml's CPU backend uses our kernels, in its own threads: to multiply packed weights, and to compute the attention
+// of models that have such weights. Only cpp/ggml and cpp/ggml_plugin know ggml's insides.
 #pragma once
 
 #include <array>
@@ -12,36 +12,42 @@
 #include "ggml/ggml_api.hpp"
 #include "ggml_plugin/ggml_probe.hpp"
 #include "ggml_plugin/packed_buffers.hpp"
+#include "ggml_plugin/stand_in.hpp"
 #include "ggml_plugin/state_update.hpp"
 #include "kernels/instruction_set.hpp"
 
 namespace specllama {
 
+// Takes the place of one of ggml's extra buffer types, CPU_REPACK: computes what is ours, and hands on what is not.
+//
 // A process has one object of this class. It is never destroyed, because models that are freed at exit still refer to
 // it.
-class KernelBufferType : ggml::ExtraBufferType, ggml::TensorTraits {
+class KernelBufferType : StandIn, ggml::TensorTraits {
 public:
-    // Checks the loaded library, and makes the buffer type.
+    static constexpr const char * kPlace = "CPU_REPACK";
+
+    // Checks the loaded library.
     //
     // addresses: those of all functions in SPECLLAMA_GGML_FUNCTIONS, by name.
     // registry: ggml's registry of its CPU backend.
+    // types: the addresses of ggml's extra buffer types, by name.
     // set: the kernels.
     // updates_states: whether they update the states of recurrent layers.
-    // Throws std::runtime_error, which says what differs, if the library is not laid out as ggml_layout.hpp says.
+    // Throws std::runtime_error, which says what differs, if the library is not laid out as ggml_layout.hpp says, or
+    // has no CPU_REPACK.
     KernelBufferType(const std::unordered_map<std::string, std::uintptr_t> & addresses, std::uintptr_t registry,
-                     const kernels::InstructionSet & set, bool updates_states);
+                     const std::unordered_map<std::string, std::uintptr_t> & types, const kernels::InstructionSet & set,
+                     bool updates_states);
 
     KernelBufferType(const KernelBufferType &) = delete;
     KernelBufferType & operator=(const KernelBufferType &) = delete;
 
-    // Offers this buffer type to all models that are loaded from now on, before the other types of the CPU backend.
-    //
-    // used, offered: the addresses that BufferTypeLists describes.
-    void offer(std::uintptr_t used, std::uintptr_t offered);
+    // Takes the place, at any time: other threads may be loading models and computing meanwhile. May be called once.
+    // Other buffer types get no more weights that the kernels multiply, where a model uses these.
+    void take_place();
 
-    // Sets whether models that this thread loads from now on use this buffer type. Before the first call they do not:
-    // llama.cpp then loads them as it would without this buffer type.
-    static void take_weights(bool take);
+    // Whether this thread is looking for a buffer type for weights, and the kernels multiply them.
+    bool takes_weights_of(const ggml::Tensor * op) const;
 
     ggml::BufferType * type() { return buffers_.type(); }
     const kernels::InstructionSet & instruction_set() const { return set_; }
@@ -89,12 +95,15 @@ private:
     std::optional<StateUpdate::Kind> update_kind(const ggml::Tensor * op) const;
     void note_readers(const ggml::Tensor * op) const;
 
-    // Whether the operation is a product of our weights, of one matrix or of experts.
+    // Whether the operation is a product that the kernels compute if its weights are packed, of one matrix or of
+    // experts.
+    bool is_product(const ggml::Tensor * op) const;
+    // Whether the operation is such a product of packed weights.
     bool can_multiply(const ggml::Tensor * op) const;
 
     ggml::Api api_;
     ggml::Insides insides_;
-    std::uintptr_t registry_;
+    std::unordered_map<std::string, std::uintptr_t> types_;
     const kernels::InstructionSet & set_;
     const bool updates_states_;
     PackedBuffers buffers_;

@@ -1,9 +1,11 @@
 #include "ggml_plugin/packed_buffers.hpp"
 
 #include <algorithm>
+#include <stdexcept>
 #include <thread>
 
 #include "ggml_plugin/memory_pages.hpp"
+#include "ggml_plugin/stand_in.hpp"
 #include "kernels/pack.hpp"
 
 namespace specllama {
@@ -12,7 +14,16 @@ PackedBuffers * PackedBuffers::the_one_ = nullptr;
 
 namespace {
 
+constexpr std::size_t kAlignment = 64;
+
+thread_local bool taking = false;
 thread_local std::size_t loaded = 0;
+
+// Reads a function of ggml's out of a structure.
+template <class Function>
+void read(Function & function, void ** words, int place) {
+    function = reinterpret_cast<Function>(words[place]);
+}
 
 void pack_in_threads(kernels::QuantizedType type, const uint8_t * rows, int64_t num_rows, int64_t columns,
                      uint8_t * panels) {
@@ -34,54 +45,93 @@ void pack_in_threads(kernels::QuantizedType type, const uint8_t * rows, int64_t 
 
 }  // namespace
 
-PackedBuffers::PackedBuffers(const ggml::Api & api, const ggml::Insides & insides, ggml::ExtraBufferType * owner)
-    : api_(api), insides_(insides) {
-    const auto set = [this](int place, auto * value) {
-        words_[static_cast<std::size_t>(place)] = reinterpret_cast<void *>(value);
-    };
+PackedBuffers::PackedBuffers(const ggml::Api & api, const ggml::Insides & insides, ggml::BufferType * type)
+    : api_(api), insides_(insides), type_(type) {
     const ggml::BufferTypeLayout & layout = insides.buffer_type;
-    set(layout.name, &name);
-    set(layout.alloc_buffer, &allocate);
-    set(layout.alignment, &alignment);
-    set(layout.alloc_size, &allocated_size);
-    set(layout.device, static_cast<char *>(api.ggml_backend_buft_get_device(api.ggml_backend_cpu_buffer_type())));
-    set(layout.context(), owner);
+    read(theirs_.allocate, words(), layout.alloc_buffer);
+    read(theirs_.alignment, words(), layout.alignment);
+    read(theirs_.allocated_size, words(), layout.alloc_size);
+    ggml::Buffer * buffer = theirs_.allocate == nullptr ? nullptr : theirs_.allocate(type, kAlignment);
+    bool known = buffer != nullptr && theirs_.alignment != nullptr && words()[layout.is_host] == nullptr &&
+                 words()[layout.context()] != nullptr;
+    for (const int place : {layout.alloc_buffer_n, layout.alloc_size_n}) {
+        known = known && (place < 0 || words()[place] == nullptr);
+    }
+    if (buffer != nullptr) {
+        auto ** functions = reinterpret_cast<void **>(buffer);
+        read(theirs_.init_tensor, functions, ggml::kInitTensor);
+        read(theirs_.set_tensor, functions, ggml::kSetTensor);
+        known = known && theirs_.init_tensor != nullptr && theirs_.set_tensor != nullptr &&
+                functions[insides.num_buffer_functions] == type;
+        api.ggml_backend_buffer_free(buffer);
+    }
+    if (!known) {
+        throw std::runtime_error(
+            "this llama.cpp is built otherwise than is known here: CPU_REPACK has other functions");
+    }
     the_one_ = this;
+}
+
+void PackedBuffers::take_place() {
+    const ggml::BufferTypeLayout & layout = insides_.buffer_type;
+    write_pointer(words() + layout.alignment, reinterpret_cast<void *>(&alignment));
+    write_pointer(words() + layout.alloc_size, reinterpret_cast<void *>(&allocated_size));
+    write_pointer(words() + layout.alloc_buffer, reinterpret_cast<void *>(&allocate));
 }
 
 bool PackedBuffers::hold(const ggml::Tensor * weights) const {
     return weights != nullptr && weights->buffer != nullptr &&
-           reinterpret_cast<void **>(weights->buffer)[insides_.num_buffer_functions] ==
-               static_cast<const void *>(words_.data());
+           reinterpret_cast<void **>(weights->buffer)[ggml::kSetTensor] == reinterpret_cast<void *>(&set_tensor) &&
+           insides_.type_of(weights);
 }
+
+bool PackedBuffers::may_take_weights_of(const ggml::Tensor * op) const {
+    return taking && ggml::is_loading(api_, op) && insides_.type_of(op->src[0]);
+}
+
+void PackedBuffers::take_weights(bool take) { taking = take; }
 
 std::size_t PackedBuffers::bytes_loaded() { return loaded; }
 
-const char * PackedBuffers::name(ggml::BufferType * /*type*/) { return kName; }
-
-std::size_t PackedBuffers::alignment(ggml::BufferType * /*type*/) { return 64; }
-
-std::size_t PackedBuffers::allocated_size(ggml::BufferType * /*type*/, const ggml::Tensor * tensor) {
-    const auto type = the_one_->insides_.type_of(tensor);
-    return type ? static_cast<std::size_t>(tensor->ne[2]) * kernels::packed_bytes(*type, tensor->ne[1], tensor->ne[0])
-                : the_one_->api_.ggml_nbytes(tensor);
+std::size_t PackedBuffers::alignment(ggml::BufferType * type) {
+    return std::max(the_one_->theirs_.alignment(type), taking ? kAlignment : 0);
 }
 
-// Allocates a buffer of the CPU backend, and replaces the functions that write its tensors by ours.
+std::size_t PackedBuffers::packed_size(const ggml::Tensor * tensor, kernels::QuantizedType type) const {
+    return static_cast<std::size_t>(tensor->ne[2]) * kernels::packed_bytes(type, tensor->ne[1], tensor->ne[0]);
+}
+
+std::size_t PackedBuffers::allocated_size(ggml::BufferType * type, const ggml::Tensor * tensor) {
+    const auto packed = taking ? the_one_->insides_.type_of(tensor) : std::nullopt;
+    if (packed) {
+        return the_one_->packed_size(tensor, *packed);
+    }
+    const Functions & theirs = the_one_->theirs_;
+    return theirs.allocated_size == nullptr ? the_one_->api_.ggml_nbytes(tensor) : theirs.allocated_size(type, tensor);
+}
+
+// Allocates a buffer of CPU_REPACK's, and replaces the functions that write its tensors by ours.
 ggml::Buffer * PackedBuffers::allocate(ggml::BufferType * type, std::size_t size) {
-    const ggml::Api & api = the_one_->api_;
-    ggml::Buffer * buffer = api.ggml_backend_buft_alloc_buffer(api.ggml_backend_cpu_buffer_type(), size);
-    if (buffer == nullptr) {
-        return nullptr;
+    ggml::Buffer * buffer = the_one_->theirs_.allocate(type, size);
+    if (buffer == nullptr || !taking) {
+        return buffer;
     }
     auto * words = reinterpret_cast<void **>(buffer);
-    words[the_one_->insides_.num_buffer_functions] = type;
+    words[ggml::kInitTensor] = reinterpret_cast<void *>(&init_tensor);
     words[ggml::kSetTensor] = reinterpret_cast<void *>(&set_tensor);
-    words[ggml::kGetTensor] = nullptr;
-    words[the_one_->insides_.num_buffer_functions - ggml::kCopyTensorFromEnd] = nullptr;
-    prefer_large_pages(api.ggml_backend_buffer_get_base(buffer), size);
-    loaded += api.ggml_backend_buffer_get_size(buffer);
+    prefer_large_pages(the_one_->api_.ggml_backend_buffer_get_base(buffer), size);
     return buffer;
+}
+
+int PackedBuffers::init_tensor(ggml::Buffer * buffer, ggml::Tensor * tensor) {
+    const auto type = the_one_->insides_.type_of(tensor);
+    if (!type) {
+        return the_one_->theirs_.init_tensor(buffer, tensor);
+    }
+    if (tensor->view_src == nullptr) {
+        loaded += the_one_->packed_size(tensor, *type);
+    }
+    return 0;  // GGML_STATUS_SUCCESS
 }
 
 // Experts whose rows fill whole panels are packed like one matrix, so that threads have enough to do.
@@ -112,9 +162,11 @@ void PackedBuffers::take_part(const ggml::Tensor * tensor, const void * data, st
     }
 }
 
-void PackedBuffers::set_tensor(ggml::Buffer * /*buffer*/, ggml::Tensor * tensor, const void * data, std::size_t offset,
+void PackedBuffers::set_tensor(ggml::Buffer * buffer, ggml::Tensor * tensor, const void * data, std::size_t offset,
                                std::size_t size) {
-    if (offset == 0 && size == the_one_->api_.ggml_nbytes(tensor)) {
+    if (!the_one_->insides_.type_of(tensor)) {
+        the_one_->theirs_.set_tensor(buffer, tensor, data, offset, size);
+    } else if (offset == 0 && size == the_one_->api_.ggml_nbytes(tensor)) {
         the_one_->pack(tensor, data);
         // The packed copy replaces these bytes of the file, which llama.cpp keeps mapped where other tensors need it.
         let_go_of_file(data, size);

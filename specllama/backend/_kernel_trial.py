@@ -30,6 +30,10 @@ def main(library: str, instruction_set: str) -> str:
     cpu = CpuBackend(ctypes.CDLL(library))
     silence(cpu)
     ours = offer_to(cpu, instruction_set).address
+    why_not = _tried_theirs(Products(cpu, *_SHAPES[0], max(_COLUMNS)), ours)
+    if why_not:
+        return why_not
+    _core.KernelBufferType.take_weights(True)
     for inputs, outputs in _SHAPES:
         products = Products(cpu, inputs, outputs, max(_COLUMNS))
         for kind, quantized in _core.quantized_types().items():
@@ -45,6 +49,17 @@ def main(library: str, instruction_set: str) -> str:
     attention = Attention(cpu, max(_CELLS), max(_COLUMNS))
     tries = (_tried_attention(attention, ours, cells, way) for cells in _CELLS for way in WAYS)
     return next((why_not for why_not in tries if why_not), "")
+
+
+def _tried_theirs(products: Products, ours: int) -> str:
+    """Does CPU_REPACK arrange and multiply the weights of other models as before?"""
+    before, number = _core.KernelBufferType.bytes_loaded(), _core.quantized_types()["Q4_0"].number
+    for columns in _COLUMNS:
+        found, plain = products.of(number, columns, ours), products.of(number, columns, None)
+        off = 0.0 if found is None or plain is None else difference(plain, found)  # None: not rearranged here
+        if not off <= _SMALL:
+            return f"llama.cpp's own products of {columns} columns are off by {off:.3g} of their size"
+    return "" if _core.KernelBufferType.bytes_loaded() == before else "weights of other models are packed"
 
 
 def _tried(products: Products, kind: str, number: int, ours: int, outputs: int) -> str:

@@ -28,7 +28,7 @@ def main(library: str, name: str) -> str:
     loaded = ctypes.CDLL(library)
     cpu = CpuBackend(loaded)
     silence(cpu)
-    types = cpu.offered_buffer_types()
+    types = cpu.extra_buffer_types()
     if name not in types:
         return f"ggml has no buffer type {name} here"
     products, num_taken = Products(cpu, _INPUTS, _OUTPUTS, max(_COLUMNS)), 0

@@ -17,6 +17,7 @@ from specllama import _core
 
 from .cpu import cpu_flags
 from .ggml import CpuBackend
+from .kernels import addresses_of_functions
 from .trial import tried
 from .trial_key import trial_key, with_neighbours
 
@@ -36,31 +37,26 @@ def why_amx_is_off() -> str | None:
     """
     if not sys.platform.startswith("linux") or _FLAG not in cpu_flags():
         return None
-    types = extra_buffer_types()
-    if not _is_built_in(types):
+    if not _is_built_in():
         return None
     library = _bindings._lib._name
     trial = tried(_TRIAL, [library, _NAME], key=trial_key(with_neighbours(library)), seconds=_SECONDS)
     if trial.ok:
         return None
-    if types is None or not types.remove(_NAME):
+    try:
+        cpu = CpuBackend(_bindings._lib)
+        _core.give_no_weights(addresses_of_functions(cpu), cpu.registry, cpu.extra_buffer_types()[_NAME])
+    except (LookupError, RuntimeError):  # an unknown ggml
         _leave_out_all_types()
     return trial.reason
 
 
-def extra_buffer_types() -> _core.ExtraBufferTypes | None:
-    """The extra buffer types of the ggml that llama_cpp has loaded; None if they cannot be found in this ggml."""
-    try:
-        return _core.ExtraBufferTypes(**CpuBackend(_bindings._lib).extra_buffer_types())
-    except LookupError:
-        return None
-
-
-def _is_built_in(types: _core.ExtraBufferTypes | None) -> bool:
+def _is_built_in() -> bool:
     """Whether models would use AMX. They would not if the operating system does not let processes use AMX's tiles."""
-    if types is None:
+    try:
+        return _NAME in CpuBackend(_bindings._lib).extra_buffer_types()
+    except LookupError:
         return b"AMX_INT8 = 1" in llama_cpp.llama_print_system_info()
-    return _NAME in types.names()
 
 
 def _leave_out_all_types() -> None:

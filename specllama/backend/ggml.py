@@ -9,7 +9,6 @@ import ctypes
 from typing import Any
 
 _CPU = 0  # GGML_BACKEND_DEVICE_TYPE_CPU
-LIST = "_Z39ggml_backend_cpu_get_extra_buffer_typesv"  # lists extra buffer types; the name by GCC and Clang
 
 
 class CpuBackend:
@@ -74,20 +73,9 @@ class CpuBackend:
         return int(found)
 
     def extra_buffer_types(self) -> dict[str, int]:
-        """The addresses that ``_core.ExtraBufferTypes`` needs. The address of the list is 0 if ggml does not export it.
+        """The addresses of the extra buffer types, such as AMX and CPU_REPACK, by name.
 
-        Raises:
-            LookupError: ggml lacks one of the other functions.
-        """
-        return {
-            "list": address_of(getattr(self._library, LIST)) if hasattr(self._library, LIST) else 0,
-            "offered": self.own_address("ggml_backend_dev_get_extra_bufts"),
-            "name": self.address("ggml_backend_buft_name"),
-            "device": self.device,
-        }
-
-    def offered_buffer_types(self) -> dict[str, int]:
-        """The addresses of the extra buffer types into which a model's weights can be put, by name.
+        They hold weights in layouts of their own. llama.cpp tries them in this order whenever it loads a model.
 
         Raises:
             LookupError: ggml lacks a function that is needed.

@@ -9,6 +9,7 @@ from typing import Any
 
 from specllama import _core
 
+from .kernels import packing
 from .prepare import prepare_backend
 
 CHOICES = ("auto", "off")
@@ -61,11 +62,10 @@ def loading(choice: str | None) -> Iterator[KernelUse]:
     if choice == "off":
         use = KernelUse(why_not="the model was opened with kernels='off'", choice=choice)
     before = _core.KernelBufferType.bytes_loaded()
-    _core.KernelBufferType.take_weights(choice != "off" and bool(kernels.instruction_set))
     try:
-        yield use
+        with packing(choice != "off" and bool(kernels.instruction_set)):
+            yield use
     finally:
-        _core.KernelBufferType.take_weights(False)
         use.num_bytes = _core.KernelBufferType.bytes_loaded() - before
         if use.num_bytes:
             use.why_not = ""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import platform
 import sys
+from collections.abc import Iterator
 
 from llama_cpp import llama_cpp as _bindings
 
 from specllama import _core
 
-from .ggml import LIST, CpuBackend
+from .ggml import CpuBackend
 from .libllama import has_gpu
 from .trial import tried
 from .trial_key import trial_key, with_neighbours
@@ -116,7 +118,7 @@ def _offer(name: str) -> bool:
 
 
 def offer_to(cpu: CpuBackend, name: str, *, updates_states: bool = False) -> _core.KernelBufferType:
-    """Put our buffer type before ggml's own ones. This may be called once in a process, also after models were loaded.
+    """Take the place of ggml's CPU_REPACK. This may be called once in a process, also after models were loaded.
 
     Args:
         cpu: ggml's CPU backend.
@@ -125,9 +127,36 @@ def offer_to(cpu: CpuBackend, name: str, *, updates_states: bool = False) -> _co
 
     Raises:
         LookupError: ggml lacks a function that is needed.
-        RuntimeError: the layout of ggml's structs is not the one that our code expects.
+        RuntimeError: the layout of ggml's structs is not the one that our code expects, or it has no CPU_REPACK.
     """
-    addresses = {function: cpu.address(function) for function in _core.ggml_functions()}
-    made = _core.KernelBufferType(addresses, cpu.registry, name, updates_states)
-    made.offer(cpu.address(LIST), cpu.own_address("ggml_backend_dev_get_extra_bufts"))
+    made = _core.KernelBufferType(
+        addresses_of_functions(cpu), cpu.registry, cpu.extra_buffer_types(), name, updates_states
+    )
+    made.take_place()
     return made
+
+
+@contextlib.contextmanager
+def packing(wanted: bool = True) -> Iterator[None]:
+    """A block in which weights that this thread loads are packed for our kernels, if these were offered, and if wanted.
+
+    Args:
+        wanted: whether they are.
+    """
+    _core.KernelBufferType.take_weights(wanted)
+    try:
+        yield
+    finally:
+        _core.KernelBufferType.take_weights(False)
+
+
+def addresses_of_functions(cpu: CpuBackend) -> dict[str, int]:
+    """The addresses of the functions of ggml that the extension calls, by name.
+
+    Args:
+        cpu: ggml's CPU backend.
+
+    Raises:
+        LookupError: ggml lacks one of them.
+    """
+    return {function: cpu.address(function) for function in _core.ggml_functions()}

@@ -15,9 +15,14 @@ from typing import Any
 
 os.environ["SPECLLAMA_KERNELS"] = "off"  # they come before AMX, and would get the weights
 
+from llama_cpp import llama_cpp as bindings
+
 import specllama
+from specllama import _core
 from specllama.backend import amx
 from specllama.backend import prepare as backend
+from specllama.backend.ggml import CpuBackend
+from specllama.backend.kernels import addresses_of_functions
 from specllama.evidence.machine import describe_machine
 from specllama.evidence.tables import machine_text
 
@@ -31,25 +36,23 @@ def text_of(llm: Any) -> str:
 
 def suspect(name: str) -> None:
     """Have a buffer type be tried as AMX is, whatever this processor is."""
-    types = amx.extra_buffer_types()
-    if types is not None:
-        types.remove("AMX")  # the real one would get the weights first
+    cpu = CpuBackend(bindings._lib)
+    if "AMX" in cpu.extra_buffer_types():  # the real one would get the weights first
+        _core.give_no_weights(addresses_of_functions(cpu), cpu.registry, cpu.extra_buffer_types()["AMX"])
     amx._NAME = name  # type: ignore[misc]
     amx.cpu_flags = lambda: frozenset({"amx_int8"})  # type: ignore[assignment]
     amx._SECONDS = 5.0  # type: ignore[misc]
 
 
 def report(models: list[str], **options: Any) -> dict[str, Any]:
-    """What is said, what is offered, and what the models say."""
+    """What is said, and what the models say."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         llms = [specllama.Llama(model, n_ctx=256, n_threads=1, n_threads_batch=1, **options) for model in models]
-    types = amx.extra_buffer_types()
     return {
         "warnings": [str(one.message) for one in caught],
         "warned_in": [one.filename for one in caught],
         "notes": list(backend.prepare_backend().notes),
-        "offered": [] if types is None else types.offered(),
         "texts": [text_of(llm) for llm in llms],
         "stats": [llm.stats.to_dict()["backend_notes"] for llm in llms],
         "total_stats": str(llms[0].total_stats),

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 import pytest
 from faults import trial_that_ends
+from llama_cpp import llama_cpp as bindings
 from quantized import quantized_model
 
 from specllama.backend import amx
 from specllama.backend import prepare as backend
 from specllama.backend.cpu import cpu_flags
+from specllama.backend.ggml import CpuBackend
 from specllama.backend.prepare import Backend
 from specllama.models.quantize import quantize
 from specllama.stats import Tally
@@ -54,8 +56,7 @@ Run = Callable[..., Outcome]
 @pytest.fixture
 def run(tmp_path: Path, quantized: Path) -> Run:
     """Opens models in a process of its own whose trial ends as it is told."""
-    types = amx.extra_buffer_types()
-    if types is None or "CPU_REPACK" not in types.offered():
+    if "CPU_REPACK" not in CpuBackend(bindings._lib).extra_buffer_types():
         pytest.skip("this llama.cpp repacks no weights, so that nothing can stand for AMX")
 
     def start(end: str, *models: Path, suspect: str = "CPU_REPACK", **variables: str) -> Outcome:
@@ -94,7 +95,6 @@ def test_what_follows_from_the_end_of_the_trial(run: Run, end: str) -> None:
     assert found.report["stats"] == [[note]]
     assert found.report["total_stats"].endswith(f"\n{note}")
     assert f"\n- {note}\n" in found.report["machine"]
-    assert found.report["offered"] == []
     assert "CPU_REPACK model buffer" not in found.log
 
 
@@ -104,7 +104,6 @@ def test_nothing_follows_where_it_ends_well(run: Run) -> None:
     assert found.report["warnings"] == found.report["notes"] == []
     assert found.report["stats"] == [[]]
     assert "AMX" not in found.report["total_stats"] + found.report["machine"].replace("AMX_INT8", "")
-    assert found.report["offered"] == ["CPU_REPACK"]
     assert "CPU_REPACK model buffer" in found.log
 
 
@@ -142,7 +141,7 @@ def test_where_the_processor_lacks_it_nothing_is_looked_for(monkeypatch: pytest.
     def forbidden(*_: object, **__: object) -> None:
         raise AssertionError("this costs something")
 
-    for name in ("extra_buffer_types", "tried", "_is_built_in"):
+    for name in ("CpuBackend", "tried", "_is_built_in"):
         monkeypatch.setattr(amx, name, forbidden)
     monkeypatch.setattr(amx, "cpu_flags", lambda: frozenset({"avx2", "amx_bf16"}))
     assert amx.why_amx_is_off() is None
@@ -172,25 +171,22 @@ SETTINGS = dict(n_ctx=256, n_threads=1, n_threads_batch=1)
 
 
 @on_linux
-def test_where_the_list_cannot_be_changed_no_type_is_used(quantized: Path) -> None:
+def test_where_it_cannot_be_turned_off_no_type_is_used(quantized: Path) -> None:
     taken_off = python(
         SUSPECTED + "print('text:', other_machine.text_of(specllama.Llama(sys.argv[1], **SETTINGS)))", str(quantized)
     )
-    for unknown in (
-        "amx.extra_buffer_types = lambda: None",
-        "amx._core.ExtraBufferTypes.remove = lambda self, name: False",
-    ):
-        script = (
-            f"{SUSPECTED}{unknown}\namx._is_built_in = lambda types: True\n"
-            "llm = specllama.Llama(sys.argv[1], **SETTINGS)\n"
-            "assert not llm.model_params.use_extra_bufts\n"
-            "assert backend.prepare_backend().notes == ('AMX off: as it happens',)\n"
-            "assert not llama_cpp.Llama(sys.argv[1], **SETTINGS).model_params.use_extra_bufts\n"
-            "print('text:', other_machine.text_of(llm))\n"
-        )
-        found = python(script, str(quantized))
-        assert "CPU_REPACK model buffer" not in found
-        assert text_line(found) == text_line(taken_off)
+    script = (
+        f"{SUSPECTED}def unknown(*_):\n    raise RuntimeError('this llama.cpp is built otherwise')\n"
+        "amx._core.give_no_weights = unknown\n"
+        "llm = specllama.Llama(sys.argv[1], **SETTINGS)\n"
+        "assert not llm.model_params.use_extra_bufts\n"
+        "assert backend.prepare_backend().notes == ('AMX off: as it happens',)\n"
+        "assert not llama_cpp.Llama(sys.argv[1], **SETTINGS).model_params.use_extra_bufts\n"
+        "print('text:', other_machine.text_of(llm))\n"
+    )
+    found = python(script, str(quantized))
+    assert "CPU_REPACK model buffer" not in found
+    assert text_line(found) == text_line(taken_off)
 
 
 def text_line(output: str) -> str:
@@ -310,8 +306,7 @@ def test_the_real_thing(tiny_files: TinyFiles, tmp_path: Path, file_type: str) -
     """On a machine that has AMX: whatever the compiler made of it, our process lives, and says if theirs would not."""
     if "amx_int8" not in cpu_flags():
         pytest.skip("this processor has no AMX")
-    listed = python("from specllama.backend.amx import extra_buffer_types as e; print('listed', *e().names())")
-    if "AMX" not in listed.partition("listed")[2].split():
+    if "AMX" not in CpuBackend(bindings._lib).extra_buffer_types():
         pytest.skip("llama.cpp was built without AMX here, as `make install` does where the compiler gets it wrong")
     model = quantize(tiny_files.target, file_type, output=tmp_path / "tiny.gguf")
     opened = "Llama(sys.argv[1], n_ctx=256, n_threads=2, n_threads_batch=2)\n"

@@ -26,6 +26,7 @@ from specllama import _core
 from specllama import _core_test as _test
 from specllama.backend.ggml import CpuBackend
 from specllama.backend.ggml_products import Products
+from specllama.backend.kernels import packing
 from specllama.drop_in.lending import lent
 
 pytestmark = [needs_kernels, pytest.mark.every_case]
@@ -35,7 +36,7 @@ pytestmark = [needs_kernels, pytest.mark.every_case]
 def backend() -> tuple[CpuBackend, int]:
     """ggml, and its buffer type whose weights are multiplied by our kernels."""
     cpu = CpuBackend(bindings._lib)
-    return cpu, cpu.offered_buffer_types()["SPECLLAMA"]
+    return cpu, cpu.extra_buffer_types()["CPU_REPACK"]
 
 
 def numbers(values: npt.NDArray[np.float32]) -> array.array[float]:
@@ -51,7 +52,8 @@ def assert_as_alone(kind: str, rows: int, experts: int, chosen: list[list[int]],
     x = rng.normal(size=(len(chosen), num_values)).astype(np.float32)
     made = Products(cpu, num_values, experts * rows, len(chosen), weights=numbers(weights.ravel()), inputs=numbers(x))
     number = _core.quantized_types()[kind].number
-    found = made.of_experts(number, experts, chosen, ours)
+    with packing():
+        found = made.of_experts(number, experts, chosen, ours)
     assert found is not None
     results = np.frombuffer(found, np.float32).reshape(len(chosen), len(chosen[0]), rows)
     packed = np.frombuffer(made.quantized(number), np.uint8).reshape(experts, rows, -1)

@@ -178,16 +178,6 @@ def test_a_version_that_is_not_known_is_refused(library: Callable[..., dict[str,
 
 
 @needs_known_platform
-def test_a_registry_that_is_not_asked_for_its_functions_is_refused(library: Callable[..., dict[str, int]]) -> None:
-    nothing = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(lambda *_: None)
-    made = library(BUFFER_TYPE[2])
-    made["ggml_backend_reg_get_proc_address"] = ctypes.cast(nothing, ctypes.c_void_p).value or 0
-    registry = version_of(2)
-    with pytest.raises(RuntimeError, match="its backends' functions are not found by their names"):
-        _core_test.probe_ggml(made, ctypes.addressof(registry))
-
-
-@needs_known_platform
 def test_the_kernels_are_offered_to_the_loaded_library(cpu: CpuBackend) -> None:
     version = ctypes.cast(cpu.registry, ctypes.POINTER(ctypes.c_int))[0]
     assert version in (1, 2, 3), "look at this ggml's buffer types, and add its interface to ggml_layout.hpp"

@@ -340,7 +340,10 @@ def test_the_environment_turns_them_off_or_chooses(quantized: Callable[[str], Pa
             "ctypes.c_int.from_address(CpuBackend(llama_cpp.llama_cpp._lib).registry).value = 99",
             "this llama.cpp is built otherwise than is known here: its backends' interface has the version 99",
         ),
-        ("from specllama.backend import kernels; kernels.LIST = 'nothing'", "ggml has no function nothing"),
+        (
+            "from specllama.backend.ggml import CpuBackend; CpuBackend.extra_buffer_types = lambda self: {}",
+            "this llama.cpp is built without CPU_REPACK",
+        ),
     ],
 )
 def test_a_library_that_does_not_fit_turns_them_off(quantized: Callable[[str], Path], patch: str, why: str) -> None:

@@ -12,7 +12,7 @@ from llama_cpp import _logger
 from llama_cpp import llama_cpp as bindings
 
 from specllama.backend import _product_trial as products
-from specllama.backend.amx import extra_buffer_types
+from specllama.backend.ggml import CpuBackend
 from specllama.backend.trial import Trial, tried
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="AMX is looked for on Linux only")
@@ -30,10 +30,9 @@ def _heard_again() -> Iterator[None]:
 @pytest.fixture
 def buffer_type() -> str:
     """One that is right here: repacked weights, as most processors have them."""
-    types = extra_buffer_types()
-    offered = [] if types is None else types.offered()
-    if "CPU_REPACK" not in offered:
-        pytest.skip(f"this llama.cpp repacks no weights: it offers {offered}")
+    types = CpuBackend(bindings._lib).extra_buffer_types()
+    if "CPU_REPACK" not in types:
+        pytest.skip(f"this llama.cpp repacks no weights: it has {list(types)}")
     return "CPU_REPACK"
 
 

@@ -10,7 +10,7 @@ import pages
 PAGE = pages.ROOT / "docs" / "troubleshooting.md"
 
 BINDINGS = (
-    *("buffer_types", "counters", "decoders", "distributions", "kernels", "masks"),
+    *("counters", "decoders", "distributions", "kernels", "masks"),
     *("libllama", "logs", "module", "samplers", "scheduler", "speculator", "tables", "vocabularies"),
 )
 
@@ -28,7 +28,6 @@ NOT_FOR_USERS = {
     "specllama/engine/costs.py: ValueError": "a file that cannot be used is as good as none: a line of the debug log",
     "specllama/backend/ggml.py: LookupError": "another way is taken then, or it becomes the reason of 'AMX off'",
     "specllama/backend/ggml_products.py": "ends up in the reason of 'AMX off'",
-    "C++: a function of ggml": "Python looks first",
     "specllama/backend/trial.py: ValueError": "the same",
     "specllama/backend/trial.py: RuntimeError": "for who writes a trial",
     "specllama/many/threads.py: RuntimeError": "the worker says first that the server ends",
