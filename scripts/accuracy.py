@@ -60,7 +60,7 @@ def apart(products: Products, kind: str, buffer_type: int) -> float:
     """How far our products are from llama.cpp's, where 1 is the size of a result."""
     number = int(gguf.GGMLQuantizationType[kind])
     theirs = products.of(number, max(COLUMNS), None)
-    with packing():
+    with packing([kind]):
         ours = products.of(number, max(COLUMNS), buffer_type)
     assert theirs is not None
     assert ours is not None
@@ -84,7 +84,7 @@ def main() -> None:
         kind: {"llama.cpp": measure(kind, None), "llama.cpp, repacked": measure(kind, place)}
         for kind in sorted(_core.quantized_types())
     }
-    with packing():
+    with packing(found):
         for kind, of in found.items():
             of["ours"] = measure(kind, place)
     for kind, of in found.items():

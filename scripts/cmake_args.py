@@ -1,4 +1,8 @@
-"""Prints CMAKE_ARGS for a build of llama-cpp-python that runs on processors with AMX, too: `make install` uses it.
+"""Prints CMAKE_ARGS for a quick build of llama-cpp-python that runs on processors with AMX: `make install` uses it.
+
+llama.cpp's library for its own programs, `llama-common`, takes nearly half of the time, and llama-cpp-python uses no
+part of it. A line of CMake leaves it out, which llama.cpp's own project reads (llama_cpp_project.cmake), because
+llama-cpp-python overrides the option. ``--whole`` leaves it in, for a release that should come to need it.
 
 GCC 12, and others of its age, do not know that `_tile_loadconfig` reads 64 bytes. They drop the stores that fill them,
 and the first product of quantized weights ends the process. Whether this compiler is one of them is found by compiling
@@ -18,6 +22,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+PROJECT = Path(__file__).with_name("llama_cpp_project.cmake")
+HOOK = "CMAKE_PROJECT_llama.cpp_INCLUDE"
 FLAGS = ("-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16")
 X86 = ("x86_64", "amd64", "i386", "i686", "x86")
 NEEDED = "specllama_number_of_rows"
@@ -122,12 +128,23 @@ def cmake_args(environment: Mapping[str, str], machine: str) -> str:
     return shlex.join(arguments)
 
 
+def without_programs(text: str) -> str:
+    """CMAKE_ARGS that leave out llama.cpp's library for its own programs, unless they say something of that."""
+    try:
+        arguments = shlex.split(text)
+    except ValueError:  # pip says what is wrong with it
+        return text
+    if given(arguments, HOOK) is not None or given(arguments, "LLAMA_BUILD_COMMON") is not None:
+        return text
+    return f"{text} {shlex.join([f'-D{HOOK}={PROJECT}'])}".strip()
+
+
 def main() -> None:
     """Print CMAKE_ARGS. If a build follows, say that AMX is left out."""
     text = cmake_args(os.environ, platform.machine())
     if text != os.environ.get("CMAKE_ARGS", "") and importlib.util.find_spec("llama_cpp") is None:
         sys.stderr.write("This C++ compiler gets AMX code wrong: llama.cpp is built without it (CMAKE_ARGS).\n")
-    sys.stdout.write(text)
+    sys.stdout.write(text if "--whole" in sys.argv[1:] else without_programs(text))
 
 
 if __name__ == "__main__":

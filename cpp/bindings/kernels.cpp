@@ -1,6 +1,7 @@
 // The kernels: what this processor can do, and the buffer type that llama.cpp is offered.
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -79,8 +80,19 @@ void bind_kernels(py::module_ & module) {
             "The address of CPU_REPACK.")
         .def_property_readonly("instruction_set",
                                [](const KernelBufferType & self) { return std::string(self.instruction_set().name); })
-        .def_static("take_weights", &PackedBuffers::take_weights, py::arg("take"),
-                    "Sets whether the weights of models that this thread loads later are packed. The default is no.")
+        .def_static(
+            "take_weights",
+            [](const std::vector<std::string> & types) {
+                std::vector<kernels::QuantizedType> taken;
+                for (int i = 0; i < kernels::kNumTypes; ++i) {
+                    if (std::find(types.begin(), types.end(), kernels::kTypeNames[i]) != types.end()) {
+                        taken.push_back(static_cast<kernels::QuantizedType>(i));
+                    }
+                }
+                PackedBuffers::take_weights(taken);
+            },
+            py::arg("types"),
+            "Sets which types of weights are packed, by name, of models that this thread loads later. At first none is.")
         .def_static("bytes_loaded", &PackedBuffers::bytes_loaded,
                     "Returns the bytes of packed weights that this thread has loaded since it began.");
     module.def(

@@ -31,7 +31,7 @@ std::shared_ptr<Scheduler> make_scheduler(const std::shared_ptr<Decoder> & targe
     return {new Scheduler(target, drafts), &destroy};
 }
 
-Costs costs(Scheduler & self) {
+Costs costs_of_batches(Scheduler & self) {
     Costs all;
     for (const CostModel & each : self.costs()) {
         all.push_back(each.known());
@@ -56,7 +56,7 @@ void bind_scheduler(py::module_ & module) {
                                                       "Decodes in one batch what several loops wait for.")
         .def(py::init(&make_scheduler), py::arg("target"), py::arg("drafts") = std::vector<std::shared_ptr<Decoder>>())
         .def_property_readonly("counters", &Scheduler::counters)
-        .def_property_readonly("costs", &costs)
+        .def_property_readonly("costs", &costs_of_batches)
         .def("restore_costs", &Scheduler::restore_costs, py::arg("seconds"))
         .def("close", &Scheduler::close, ReleaseGil());
 }

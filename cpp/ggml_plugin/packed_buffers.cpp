@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 
-thread_local bool taking = false;
+thread_local uint32_t taken = 0;  // a bit for each type
 thread_local std::size_t loaded = 0;
 
 // Reads a function of ggml's out of a structure.
@@ -79,22 +79,30 @@ void PackedBuffers::take_place() {
     write_pointer(words() + layout.alloc_buffer, reinterpret_cast<void *>(&allocate));
 }
 
-bool PackedBuffers::hold(const ggml::Tensor * weights) const {
-    return weights != nullptr && weights->buffer != nullptr &&
-           reinterpret_cast<void **>(weights->buffer)[ggml::kSetTensor] == reinterpret_cast<void *>(&set_tensor) &&
-           insides_.type_of(weights);
-}
+// ggml leaves `extra` to the buffer of a tensor. Here it says that the tensor is packed.
+bool PackedBuffers::hold(const ggml::Tensor * weights) const { return weights != nullptr && weights->extra == this; }
 
 bool PackedBuffers::may_take_weights_of(const ggml::Tensor * op) const {
-    return taking && ggml::is_loading(api_, op) && insides_.type_of(op->src[0]);
+    return ggml::is_loading(api_, op) && taken_type(op->src[0]);
 }
 
-void PackedBuffers::take_weights(bool take) { taking = take; }
+void PackedBuffers::take_weights(const std::vector<kernels::QuantizedType> & types) {
+    static_assert(kernels::kNumTypes <= 32);
+    taken = 0;
+    for (const kernels::QuantizedType type : types) {
+        taken |= 1U << static_cast<unsigned>(type);
+    }
+}
+
+std::optional<kernels::QuantizedType> PackedBuffers::taken_type(const ggml::Tensor * tensor) const {
+    const auto type = taken == 0 ? std::nullopt : insides_.type_of(tensor);
+    return type && ((taken >> static_cast<unsigned>(*type)) & 1U) != 0 ? type : std::nullopt;
+}
 
 std::size_t PackedBuffers::bytes_loaded() { return loaded; }
 
 std::size_t PackedBuffers::alignment(ggml::BufferType * type) {
-    return std::max(the_one_->theirs_.alignment(type), taking ? kAlignment : 0);
+    return std::max(the_one_->theirs_.alignment(type), taken != 0 ? kAlignment : 0);
 }
 
 std::size_t PackedBuffers::packed_size(const ggml::Tensor * tensor, kernels::QuantizedType type) const {
@@ -102,8 +110,7 @@ std::size_t PackedBuffers::packed_size(const ggml::Tensor * tensor, kernels::Qua
 }
 
 std::size_t PackedBuffers::allocated_size(ggml::BufferType * type, const ggml::Tensor * tensor) {
-    const auto packed = taking ? the_one_->insides_.type_of(tensor) : std::nullopt;
-    if (packed) {
+    if (const auto packed = the_one_->taken_type(tensor)) {
         return the_one_->packed_size(tensor, *packed);
     }
     const Functions & theirs = the_one_->theirs_;
@@ -113,7 +120,7 @@ std::size_t PackedBuffers::allocated_size(ggml::BufferType * type, const ggml::T
 // Allocates a buffer of CPU_REPACK's, and replaces the functions that write its tensors by ours.
 ggml::Buffer * PackedBuffers::allocate(ggml::BufferType * type, std::size_t size) {
     ggml::Buffer * buffer = the_one_->theirs_.allocate(type, size);
-    if (buffer == nullptr || !taking) {
+    if (buffer == nullptr || taken == 0) {
         return buffer;
     }
     auto * words = reinterpret_cast<void **>(buffer);
@@ -124,13 +131,16 @@ ggml::Buffer * PackedBuffers::allocate(ggml::BufferType * type, std::size_t size
 }
 
 int PackedBuffers::init_tensor(ggml::Buffer * buffer, ggml::Tensor * tensor) {
-    const auto type = the_one_->insides_.type_of(tensor);
-    if (!type) {
+    if (tensor->view_src == nullptr) {
+        const auto type = the_one_->taken_type(tensor);
+        if (!type) {
+            return the_one_->theirs_.init_tensor(buffer, tensor);
+        }
+        loaded += the_one_->packed_size(tensor, *type);
+    } else if (!the_one_->hold(tensor->view_src)) {
         return the_one_->theirs_.init_tensor(buffer, tensor);
     }
-    if (tensor->view_src == nullptr) {
-        loaded += the_one_->packed_size(tensor, *type);
-    }
+    tensor->extra = the_one_;
     return 0;  // GGML_STATUS_SUCCESS
 }
 
@@ -164,7 +174,7 @@ void PackedBuffers::take_part(const ggml::Tensor * tensor, const void * data, st
 
 void PackedBuffers::set_tensor(ggml::Buffer * buffer, ggml::Tensor * tensor, const void * data, std::size_t offset,
                                std::size_t size) {
-    if (!the_one_->insides_.type_of(tensor)) {
+    if (!the_one_->hold(tensor)) {
         the_one_->theirs_.set_tensor(buffer, tensor, data, offset, size);
     } else if (offset == 0 && size == the_one_->api_.ggml_nbytes(tensor)) {
         the_one_->pack(tensor, data);

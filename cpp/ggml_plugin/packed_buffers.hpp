@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -35,9 +36,9 @@ public:
     // Whether this thread is looking for a buffer type for the weights of an operation, and they can be packed.
     bool may_take_weights_of(const ggml::Tensor * op) const;
 
-    // Sets whether the weights of models that this thread loads from now on are packed. Before the first call they are
-    // not: llama.cpp then loads them as if this class did not exist.
-    static void take_weights(bool take);
+    // Sets which types of weights are packed, of models that this thread loads from now on. Before the first call none
+    // is: llama.cpp then loads them as if this class did not exist.
+    static void take_weights(const std::vector<kernels::QuantizedType> & types);
     // Bytes of packed weights that this thread has loaded since it began.
     static std::size_t bytes_loaded();
 
@@ -57,6 +58,8 @@ private:
     static int init_tensor(ggml::Buffer * buffer, ggml::Tensor * tensor);
     static void set_tensor(ggml::Buffer * buffer, ggml::Tensor * tensor, const void * data, std::size_t offset,
                            std::size_t size);
+    // The type of weights that this thread has packed; nothing if it leaves them as they are.
+    std::optional<kernels::QuantizedType> taken_type(const ggml::Tensor * tensor) const;
     std::size_t packed_size(const ggml::Tensor * tensor, kernels::QuantizedType type) const;
     void pack(const ggml::Tensor * tensor, const void * data) const;
     void take_part(const ggml::Tensor * tensor, const void * data, std::size_t offset, std::size_t size);

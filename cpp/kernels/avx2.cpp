@@ -21,6 +21,7 @@ struct Avx2 : Avx2Lanes {
 
     // Signed values are multiplied as words, because vpmaddubsw saturates where both factors have eight bits.
     static constexpr bool kSignedProducts = true;
+    static constexpr bool kWideSigned = true;
 
     template <bool is_fp4>
     static Lanes look_up(Lanes codes) {

@@ -1,4 +1,4 @@
-// Registers of 256 bits, which hold eight rows of a panel. The rules of x86_common.hpp hold here, too.
+// Registers of 256 bits, which hold eight rows of a panel. The rules of panel_product.hpp hold here, too.
 #pragma once
 
 #include "kernels/float_lanes.hpp"

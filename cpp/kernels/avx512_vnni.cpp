@@ -5,8 +5,9 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
+#include "kernels/byte_dots.hpp"
 #include "kernels/float_lanes.hpp"
-#include "kernels/vnni.hpp"
+#include "kernels/x86_common.hpp"
 
 namespace specllama::kernels {
 
@@ -15,6 +16,8 @@ namespace {
 struct Avx512Lanes {
     // How many columns are multiplied at once. All sums stay in registers.
     static constexpr int columns_at_once(const Layout & /*layout*/) { return 8; }
+    // The instruction takes one factor as unsigned, so 128 is added to signed values.
+    static constexpr bool kSignedProducts = false;
     static constexpr bool kHoldsAllSums = true;
 
     using Lanes = __m512i;
@@ -121,7 +124,7 @@ struct Avx512Floats {
 };
 
 template <int type, int columns>
-constexpr Multiply kMultiply = multiply_panel<Vnni<Avx512Lanes>, type, columns>;
+constexpr Multiply kMultiply = multiply_panel<ByteDots<Avx512Lanes>, type, columns>;
 
 }  // namespace
 

@@ -1,6 +1,6 @@
 // The products with AVX-VNNI, in registers of 256 bits.
 #include "kernels/avx2_lanes.hpp"
-#include "kernels/vnni.hpp"
+#include "kernels/byte_dots.hpp"
 
 namespace specllama::kernels {
 
@@ -10,6 +10,8 @@ struct AvxVnniLanes : Avx2Lanes {
     // How many columns are multiplied at once. One sum for each of four columns fits into the registers. If 16 values
     // share a scale (layout.span), the unpacked codes stay in registers instead, and eight columns share them.
     static constexpr int columns_at_once(const Layout & layout) { return layout.span == 16 ? 8 : 4; }
+    // The instruction takes one factor as unsigned, so 128 is added to signed values.
+    static constexpr bool kSignedProducts = false;
     static constexpr bool kHoldsAllSums = false;  // two sums of each column do not fit
 
     static Lanes dot_bytes(Lanes sum, Lanes codes, __m256i x) {
@@ -21,7 +23,7 @@ struct AvxVnniLanes : Avx2Lanes {
 };
 
 template <int type, int columns>
-constexpr Multiply kMultiply = multiply_panel<Vnni<AvxVnniLanes>, type, columns>;
+constexpr Multiply kMultiply = multiply_panel<ByteDots<AvxVnniLanes>, type, columns>;
 
 }  // namespace
 

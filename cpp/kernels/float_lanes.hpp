@@ -1,5 +1,6 @@
-// The kernels of float_kernels.hpp, over 16 numbers at once. Like x86_common.hpp, this file is included by one .cpp for
-// each instruction set. The template parameter F says how that set holds the 16 numbers. Every F gives the same bits.
+// The kernels of float_kernels.hpp, over 16 numbers at once. Like panel_product.hpp, this file is included by one .cpp
+// for each instruction set. The template parameter F says how that set holds the 16 numbers. Every F gives the same
+// bits.
 #pragma once
 
 #include <type_traits>

@@ -1,9 +1,13 @@
 #include "kernels/instruction_set.hpp"
 
-#ifdef SPECLLAMA_X86_KERNELS
-#include <cpuid.h>
-
 #include <cstdint>
+
+#if defined(SPECLLAMA_X86_KERNELS)
+#include <cpuid.h>
+#elif defined(SPECLLAMA_ARM_KERNELS) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#elif defined(SPECLLAMA_ARM_KERNELS)
+#include <sys/auxv.h>
 #endif
 
 namespace specllama::kernels {
@@ -70,6 +74,26 @@ X86Features features_here() {
 }  // namespace
 #endif
 
+#ifdef SPECLLAMA_ARM_KERNELS
+extern const InstructionSet kNeonDotProd;
+
+namespace {
+
+// Whether this processor has dot products of bytes.
+bool has_dot_products() {
+#ifdef __APPLE__
+    int has = 0;
+    std::size_t size = sizeof has;
+    return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, nullptr, 0) == 0 && has != 0;
+#else
+    constexpr unsigned long kDotProducts = 1UL << 20;  // HWCAP_ASIMDDP
+    return (getauxval(AT_HWCAP) & kDotProducts) != 0;
+#endif
+}
+
+}  // namespace
+#endif
+
 int usable_sets(const InstructionSet ** sets) {
     int count = 0;
 #ifdef SPECLLAMA_X86_KERNELS
@@ -82,6 +106,11 @@ int usable_sets(const InstructionSet ** sets) {
     }
     if (features.avx2) {
         sets[count++] = &kAvx2;
+    }
+#endif
+#ifdef SPECLLAMA_ARM_KERNELS
+    if (has_dot_products()) {
+        sets[count++] = &kNeonDotProd;
     }
 #endif
     sets[count++] = &plain_set();

@@ -33,7 +33,7 @@ def main(library: str, instruction_set: str) -> str:
     why_not = _tried_theirs(Products(cpu, *_SHAPES[0], max(_COLUMNS)), ours)
     if why_not:
         return why_not
-    _core.KernelBufferType.take_weights(True)
+    _core.KernelBufferType.take_weights(list(_core.quantized_types()))
     for inputs, outputs in _SHAPES:
         products = Products(cpu, inputs, outputs, max(_COLUMNS))
         for kind, quantized in _core.quantized_types().items():

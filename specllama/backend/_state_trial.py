@@ -38,7 +38,7 @@ def main(library: str, instruction_set: str) -> str:
     except LookupError as error:
         return str(error)
     ours = offer_to(cpu, instruction_set, updates_states=True).address
-    _core.KernelBufferType.take_weights(True)
+    _core.KernelBufferType.take_weights(list(_core.quantized_types()))
     kind = _core.quantized_types()["Q4_K"].number
     for operation in ("GATED_DELTA_NET", "SSM_SCAN"):
         for batch in _BATCHES:

@@ -148,6 +148,9 @@ class Products:
         graph = self._new_graph(arena)
         for result in results:
             self._expand(graph, result)
+        self._computes(graph)
+
+    def _computes(self, graph: int) -> None:
         if self._compute(self._backend, graph) != 0:
             raise RuntimeError("ggml could not compute a product")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from specllama import _core
 
-from .kernels import packing
+from .kernels import packing, slower
 from .prepare import prepare_backend
 
 CHOICES = ("auto", "off")
@@ -47,23 +47,25 @@ def checked_kernels(value: Any) -> str | None:
 
 
 @contextlib.contextmanager
-def loading(choice: str | None) -> Iterator[KernelUse]:
-    """A block in which models that this thread loads use our kernels, if these are offered to llama.cpp and wanted.
+def loading(choice: str | None, kinds: Collection[str]) -> Iterator[KernelUse]:
+    """A block in which a model that this thread loads uses our kernels, if these are offered to llama.cpp and wanted.
 
     Args:
         choice: ``"auto"`` or ``"off"``; None for the choice of the environment.
+        kinds: the types of the model's weights, by name. Those that llama.cpp multiplies faster here are left to it.
 
     Yields:
         A description of the kernels' use, which is complete at the end of the block.
     """
     kernels = prepare_backend().kernels
-    why_not = kernels.why_not or "none of its weights are of a type that they multiply"
+    left = slower(kernels, kinds) if choice != "off" else {}
+    why_not = kernels.why_not or "; ".join(left.values()) or "none of its weights are of a type that they multiply"
     use = KernelUse(kernels.instruction_set, why_not=why_not, choice=choice)
     if choice == "off":
         use = KernelUse(why_not="the model was opened with kernels='off'", choice=choice)
     before = _core.KernelBufferType.bytes_loaded()
     try:
-        with packing(choice != "off" and bool(kernels.instruction_set)):
+        with packing(kind for kind in kinds if use.instruction_set and kind not in left):
             yield use
     finally:
         use.num_bytes = _core.KernelBufferType.bytes_loaded() - before

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from llama_cpp import llama_cpp as _bindings
 
@@ -23,6 +22,7 @@ ENVIRONMENT = "SPECLLAMA_KERNELS"
 
 _TRIAL = "backend._kernel_trial"
 _STATE_TRIAL = "backend._state_trial"
+_SPEED_TRIAL = "backend._speed_trial"
 _SECONDS = 120.0  # the time limit of the trial, which usually takes one or two seconds
 _PLAIN = "plain"  # kernels in plain C++, for tests: slower than llama.cpp's own code
 
@@ -72,10 +72,10 @@ def _from_environment() -> str:
 
 def _unsuitable() -> str:
     """Why this machine or this build of llama.cpp is not one that our kernels are for; empty if it is."""
-    if not sys.platform.startswith("linux") or platform.machine().lower() not in ("x86_64", "amd64"):
-        return "they are for Linux on x86-64"
+    if not sys.platform.startswith(("linux", "darwin")):
+        return "they are for Linux and macOS"
     if not has_instructions():
-        return "this processor has no AVX2"
+        return "this processor has neither AVX2 nor NEON's dot products, or this build has no code for them"
     if has_gpu():
         return "this llama.cpp is built for a GPU"
     return ""
@@ -137,17 +137,38 @@ def offer_to(cpu: CpuBackend, name: str, *, updates_states: bool = False) -> _co
 
 
 @contextlib.contextmanager
-def packing(wanted: bool = True) -> Iterator[None]:
-    """A block in which weights that this thread loads are packed for our kernels, if these were offered, and if wanted.
+def packing(kinds: Iterable[str]) -> Iterator[None]:
+    """A block in which weights that this thread loads are packed for our kernels, if these were offered to llama.cpp.
 
     Args:
-        wanted: whether they are.
+        kinds: the types of these weights, by name, such as ``Q4_K``.
     """
-    _core.KernelBufferType.take_weights(wanted)
+    _core.KernelBufferType.take_weights(list(kinds))
     try:
         yield
     finally:
-        _core.KernelBufferType.take_weights(False)
+        _core.KernelBufferType.take_weights([])
+
+
+def slower(kernels: Kernels, kinds: Iterable[str]) -> dict[str, str]:
+    """The types of weights whose products llama.cpp computes faster than our kernels on this machine, and by how much.
+
+    Each type is measured once, in a child process, in less than a second; the answer is kept in the cache directory.
+    Nothing is measured where ``SPECLLAMA_KERNELS`` names an instruction set.
+
+    Args:
+        kernels: the decision about our kernels.
+        kinds: types of weights, by name. Those that our kernels do not multiply are left out.
+    """
+    if not kernels.instruction_set or _from_environment() != "auto":
+        return {}
+    library = _bindings._lib._name
+    key = trial_key(with_neighbours(library))
+    trials = {
+        kind: tried(_SPEED_TRIAL, [library, kernels.instruction_set, kind], key=key, seconds=_SECONDS)
+        for kind in sorted(set(kinds) & _core.quantized_types().keys())
+    }
+    return {kind: trial.reason for kind, trial in trials.items() if not trial.ok}
 
 
 def addresses_of_functions(cpu: CpuBackend) -> dict[str, int]:

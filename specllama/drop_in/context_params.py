@@ -8,6 +8,7 @@ from specllama import _core
 from specllama.backend.kernel_use import loading
 from specllama.engine.context_plan import ContextPlan, has_flash_attention
 from specllama.engine.hidden import Hidden
+from specllama.models.contents import kinds_of
 from specllama.models.loading import checked_loading
 
 from .base_class import BaseLlama
@@ -36,7 +37,10 @@ class ContextParams(BaseLlama):
         Raises:
             MemoryError, OSError, RuntimeError, TypeError, ValueError: the model cannot be opened.
         """
-        with checked_loading(path, overrides=kwargs.get("kv_overrides")) as weights, loading(kernels) as use:
+        with (
+            checked_loading(path, overrides=kwargs.get("kv_overrides")) as weights,
+            loading(kernels, kinds_of(path)) as use,
+        ):
             self._plan = ContextPlan(kwargs, **planned)
             super().__init__(path, **kwargs)
         self.n_batch = min(self.n_batch, self.context_params.n_batch)

@@ -14,6 +14,7 @@ from specllama.backend.brief import brief
 from specllama.backend.cpu import llama_threads
 from specllama.backend.kernel_use import checked_kernels, loading
 from specllama.backend.owned import Owned
+from specllama.models.contents import kinds_of
 from specllama.models.loading import checked_loading, quiet
 from specllama.models.opening_checks import check_opening, n_ctx_with_positions
 
@@ -145,7 +146,11 @@ def open_model(
     is_asked = opening.n_ctx != Opening.n_ctx
     opening = dataclasses.replace(opening, n_ctx=n_ctx_with_positions(file, opening.n_ctx, is_asked=is_asked))
     as_head = hidden is not None and hidden.n_features > 0
-    with checked_loading(file, as_head=as_head) as digest, loading(checked_kernels(opening.kernels)) as use, quiet():
+    with (
+        checked_loading(file, as_head=as_head) as digest,
+        loading(checked_kernels(opening.kernels), kinds_of(file)) as use,
+        quiet(),
+    ):
         model_params, params = opening.model_params(), opening.context_params()
         if like is not None:
             threads = params.n_threads, params.n_threads_batch

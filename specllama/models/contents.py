@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from specllama.backend.child import python_command
 
 from .catalog import FILE_TYPES
-from .gguf_values import StoredTensor, read_whole_header
+from .gguf_values import StoredTensor, UnusableFileError, parts_of, read_whole_header
 from .tensor_types import TYPES, bytes_of
 
 CHILD = "from specllama.models._quantize_worker import main; sys.exit(main(sys.argv[1:]))"
@@ -69,6 +69,15 @@ def contents_of(path: str | os.PathLike[str]) -> Contents:
     tensors = read_whole_header(path, texts=False)[1].values()
     counts = collections.Counter(TYPES[tensor.kind][0] for tensor in tensors)
     return Contents(counts, sum(tensor.num_bytes for tensor in tensors))
+
+
+def kinds_of(path: str | os.PathLike[str]) -> frozenset[str]:
+    """The names of the types that the tensors of a model have, of all its parts; empty if one is missing or damaged."""
+    try:
+        headers = [read_whole_header(part, texts=False)[1] for part in parts_of(os.fspath(path))]
+    except (OSError, UnusableFileError):
+        return frozenset()
+    return frozenset(TYPES[tensor.kind][0] for tensors in headers for tensor in tensors.values())
 
 
 def planned(path: str | os.PathLike[str], file_types: Iterable[str]) -> dict[str, Contents]:

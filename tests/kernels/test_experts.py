@@ -52,7 +52,7 @@ def assert_as_alone(kind: str, rows: int, experts: int, chosen: list[list[int]],
     x = rng.normal(size=(len(chosen), num_values)).astype(np.float32)
     made = Products(cpu, num_values, experts * rows, len(chosen), weights=numbers(weights.ravel()), inputs=numbers(x))
     number = _core.quantized_types()[kind].number
-    with packing():
+    with packing([kind]):
         found = made.of_experts(number, experts, chosen, ours)
     assert found is not None
     results = np.frombuffer(found, np.float32).reshape(len(chosen), len(chosen[0]), rows)

@@ -122,9 +122,9 @@ Q4_0, F32 = 2, 0
 usual = takes(Q4_0)
 made.take_place()
 assert takes(Q4_0) == usual == True
-_core.KernelBufferType.take_weights(True)
+_core.KernelBufferType.take_weights(["Q4_0"])
 assert not takes(Q4_0)
-_core.KernelBufferType.take_weights(False)
+_core.KernelBufferType.take_weights([])
 assert takes(Q4_0)
 assert not takes(F32)
 """)

@@ -128,7 +128,7 @@ def test_the_script_prints_them(compiler: Compiler) -> None:
     def printed(cxx: str, text: str) -> str:
         given = {**os.environ, "CXX": cxx, "CC": cxx, "CMAKE_ARGS": text}
         return subprocess.run(
-            [sys.executable, str(SCRIPT)], env=given, capture_output=True, text=True, check=True
+            [sys.executable, str(SCRIPT), "--whole"], env=given, capture_output=True, text=True, check=True
         ).stdout
 
     assert printed(compiler("right", RIGHT), "-DX=1") == "-DX=1"
@@ -153,4 +153,24 @@ def test_real_compilers(script: ModuleType, name: str) -> None:
 
 def test_make_install_uses_them() -> None:
     makefile = (SCRIPT.parent.parent / "Makefile").read_text(encoding="utf-8")
-    assert re.search(r"scripts/cmake_args\.py\)\" .*CMAKE_ARGS=.*install specllama$", makefile, re.M)
+    assert re.search(r"CMAKE_ARGS=.*scripts/cmake_args\.py .*\)\" \$\(PIP\) install specllama", makefile)
+
+
+def test_what_no_part_of_llama_cpp_python_uses_is_left_out(script: ModuleType) -> None:
+    (added,) = shlex.split(script.without_programs(""))
+    name, path = added.split("=")
+    assert name == f"-D{script.HOOK}"
+    assert "LLAMA_BUILD_COMMON OFF" in Path(path).read_text(encoding="utf-8")
+    assert script.without_programs("-DX='a b'") == f"-DX='a b' {added}"
+
+
+@pytest.mark.parametrize(
+    "text", ["-DLLAMA_BUILD_COMMON=ON", "-D CMAKE_PROJECT_llama.cpp_INCLUDE=mine", "-DX='unbalanced"]
+)
+def test_who_says_something_of_it_is_obeyed(script: ModuleType, text: str) -> None:
+    assert script.without_programs(text) == text
+
+
+def test_a_folder_with_blanks_is_one_argument(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "PROJECT", Path("/a b/c.cmake"))
+    assert shlex.split(script.without_programs("-DX=1")) == ["-DX=1", f"-D{script.HOOK}=/a b/c.cmake"]

@@ -1,33 +1,41 @@
 // The products for sets where one instruction multiplies the bytes of a register and adds them up, for any width of
-// registers. The rules of x86_common.hpp hold here, too.
+// registers. The rules of panel_product.hpp hold here, too.
 #pragma once
 
-#include "kernels/x86_common.hpp"
+#include "kernels/panel_product.hpp"
 
 namespace specllama::kernels {
 
 namespace {
 
-// Base: the operations on registers, with dot_bytes(sum, unsigned bytes, signed bytes), and kHoldsAllSums: whether the
-// registers hold two sums of each column.
+// Base: the operations on registers, with dot_bytes(sum, codes, signed bytes); kSignedProducts: whether codes may be
+// signed, too; kHoldsAllSums: whether the registers hold two sums of each column.
 template <class Base>
-struct Vnni : Base {
+struct ByteDots : Base {
     using typename Base::Floats;
     using typename Base::Lanes;
 
-    // The instruction takes one factor as unsigned, so 128 is added to signed values.
-    static constexpr bool kSignedProducts = false;
+    static constexpr bool kWideSigned = false;
+
+    // Signed bytes as the instruction takes them.
+    static Lanes factors(Lanes bytes) {
+        if constexpr (Base::kSignedProducts) {
+            return bytes;
+        } else {
+            return Base::flip_signs(bytes);
+        }
+    }
 
     template <bool is_fp4>
     static Lanes look_up(Lanes codes) {
-        return Base::shuffle(is_fp4 ? Base::fp4_values() : Base::flip_signs(Base::iq4_values()), codes);
+        return Base::shuffle(is_fp4 ? Base::fp4_values() : factors(Base::iq4_values()), codes);
     }
 
     template <int type>
-    static Lanes unsigned_step(const uint8_t * codes, int half, int index) {
+    static Lanes factors_of_step(const uint8_t * codes, int half, int index) {
         constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
-        const Lanes code = step_of<Vnni, type>(codes, half, index);
-        return layout.is_signed && !layout.is_table() ? Base::flip_signs(code) : code;
+        const Lanes code = step_of<ByteDots, type>(codes, half, index);
+        return layout.is_signed && !layout.is_table() ? factors(code) : code;
     }
 
     // Adds the products of 16 values to the sums of some columns.
@@ -35,7 +43,7 @@ struct Vnni : Base {
     static void add_half(const uint8_t * codes, int half, const uint8_t * tile, Lanes (&dot)[width]) {
         SPECLLAMA_UNROLL
         for (int index = 0; index < 4; ++index) {
-            const Lanes code = unsigned_step<type>(codes, half, index);
+            const Lanes code = factors_of_step<type>(codes, half, index);
             SPECLLAMA_UNROLL
             for (int c = 0; c < width; ++c) {
                 const auto x = Base::spread_step(int_at(tile + 4 * ((4 * half + index) * columns + c)));
@@ -49,7 +57,7 @@ struct Vnni : Base {
     template <int type, int columns, int width>
     static void add_scaled_half(const uint8_t * codes, int half, const uint8_t * tile, Floats scale,
                                 Floats (&weighted)[width]) {
-        static_assert(!begins_below_zero<Vnni, type>());
+        static_assert(!begins_below_zero<ByteDots, type>());
         if constexpr (Base::kHoldsAllSums) {
             Lanes dot[width];
             for (int c = 0; c < width; ++c) {
@@ -70,7 +78,7 @@ struct Vnni : Base {
         Lanes code[4];
         SPECLLAMA_UNROLL
         for (int index = 0; index < 4; ++index) {
-            code[index] = unsigned_step<type>(codes, half, index);
+            code[index] = factors_of_step<type>(codes, half, index);
             Base::keep(code[index]);
         }
         SPECLLAMA_UNROLL
@@ -112,7 +120,7 @@ struct Vnni : Base {
             const uint8_t * codes = panel + 64 * (layout.low_bits + layout.high_bits) * sub;
             const uint8_t * x = tile + 32 * columns * sub;
             if constexpr (layout.span != 16) {
-                begin<Vnni, type, columns>(sums, sub, dot);
+                begin<ByteDots, type, columns>(sums, sub, dot);
             }
             if constexpr (layout.span == 0) {
                 add_half<type, columns>(codes, 0, x, dot);
@@ -121,12 +129,12 @@ struct Vnni : Base {
                     weighted[c] = Base::to_floats(dot[c]);
                 }
             } else if constexpr (layout.span == 32) {
-                const Lanes pairs = scales_of<Vnni, type>(panel, sub / 2);
+                const Lanes pairs = scales_of<ByteDots, type>(panel, sub / 2);
                 add_half<type, columns>(codes, 0, x, dot);
                 add_half<type, columns>(codes, 1, x, dot);
                 add_scaled(dot, Base::to_floats(Base::word(pairs, sub % 2)), weighted);
             } else {
-                const Lanes pairs = scales_of<Vnni, type>(panel, sub);
+                const Lanes pairs = scales_of<ByteDots, type>(panel, sub);
                 add_scaled_half<type, columns>(codes, 0, x, Base::to_floats(Base::word(pairs, 0)), weighted);
                 add_scaled_half<type, columns>(codes, 1, x, Base::to_floats(Base::word(pairs, 1)), weighted);
             }

@@ -1,0 +1,21 @@
+// The products with NEON's dot products of bytes (FEAT_DotProd: Apple's M1 and A11, Cortex-A55, A75 and later).
+#include "kernels/byte_dots.hpp"
+#include "kernels/neon_lanes.hpp"
+
+namespace specllama::kernels {
+
+namespace {
+
+template <int type, int columns>
+constexpr Multiply kMultiply = multiply_panel<ByteDots<NeonLanes>, type, columns>;
+
+}  // namespace
+
+#define SPECLLAMA_MULTIPLY kMultiply
+#include "kernels/table.inc"
+
+extern const InstructionSet kNeonDotProd;
+const InstructionSet kNeonDotProd = {"NEON dotprod", false,           kMostColumns,
+                                     quantize_neon,  SPECLLAMA_TABLE, kFloatKernels<NeonFloats>};
+
+}  // namespace specllama::kernels

@@ -1,0 +1,252 @@
+// NEON: four registers of 128 bits hold one step of all rows of a panel. The rules of panel_product.hpp hold here, too.
+#pragma once
+
+#include <arm_neon.h>
+
+#include "kernels/float_lanes.hpp"
+#include "kernels/panel_product.hpp"
+
+namespace specllama::kernels {
+
+namespace {
+
+struct NeonLanes {
+    static constexpr int kRegisters = 4;
+    struct Lanes {
+        int32x4_t at[kRegisters];
+    };
+    struct Floats {
+        float32x4_t at[kRegisters];
+    };
+
+    // How many columns are multiplied at once. One sum for each of four columns fits into the registers.
+    static constexpr int columns_at_once(const Layout & /*layout*/) { return 4; }
+    static constexpr bool kSignedProducts = true;
+    static constexpr bool kHoldsAllSums = false;  // two sums of each column do not fit
+
+    template <class Result, class Function>
+    static Result each(Function function) {
+        Result made;
+        SPECLLAMA_UNROLL
+        for (int i = 0; i < kRegisters; ++i) {
+            made.at[i] = function(i);
+        }
+        return made;
+    }
+    template <class Function>
+    static Lanes lanes(Function function) {
+        return each<Lanes>(function);
+    }
+    template <class Function>
+    static Floats floats(Function function) {
+        return each<Floats>(function);
+    }
+    static uint8x16_t bytes(int32x4_t lanes) { return vreinterpretq_u8_s32(lanes); }
+    static int16x8_t words(int32x4_t lanes) { return vreinterpretq_s16_s32(lanes); }
+    static int32x4_t lanes_of(uint8x16_t bytes) { return vreinterpretq_s32_u8(bytes); }
+
+    static Lanes load(const uint8_t * at) {
+        return lanes([&](int i) { return lanes_of(vld1q_u8(at + 16 * i)); });
+    }
+    static Lanes spread(int32_t value) {
+        return lanes([&](int /*i*/) { return vdupq_n_s32(value); });
+    }
+    static Floats spread(float value) {
+        return floats([&](int /*i*/) { return vdupq_n_f32(value); });
+    }
+    // One step of one column, which all rows are multiplied with.
+    static int8x16_t spread_step(int32_t value) { return vreinterpretq_s8_s32(vdupq_n_s32(value)); }
+    // Moves each byte down by `down` bits (up, if `down` is negative), and masks it.
+    static Lanes bits(const Lanes & codes, int down, int mask) {
+        const int8x16_t up = vdupq_n_s8(static_cast<int8_t>(-down));
+        return lanes([&](int i) {
+            const uint8x16_t moved = down == 0 ? bytes(codes.at[i]) : vshlq_u8(bytes(codes.at[i]), up);
+            return lanes_of(vandq_u8(moved, vdupq_n_u8(static_cast<uint8_t>(mask))));
+        });
+    }
+    static Lanes either(const Lanes & a, const Lanes & b) {
+        return lanes([&](int i) { return vorrq_s32(a.at[i], b.at[i]); });
+    }
+    static Lanes shuffle(const Lanes & table, const Lanes & indices) {
+        return lanes([&](int i) { return lanes_of(vqtbl1q_u8(bytes(table.at[i]), bytes(indices.at[i]))); });
+    }
+    static Lanes add(const Lanes & a, const Lanes & b) {
+        return lanes([&](int i) { return vaddq_s32(a.at[i], b.at[i]); });
+    }
+    // The sums of the products of two words each.
+    static Lanes dot_words(const Lanes & a, const Lanes & b) {
+        return lanes([&](int i) {
+            const int32x4_t low = vmull_s16(vget_low_s16(words(a.at[i])), vget_low_s16(words(b.at[i])));
+            return vpaddq_s32(low, vmull_high_s16(words(a.at[i]), words(b.at[i])));
+        });
+    }
+    static Lanes add_dot_words(const Lanes & sum, const Lanes & a, const Lanes & b) {
+        return add(sum, dot_words(a, b));
+    }
+    static Lanes dot_bytes(const Lanes & sum, const Lanes & codes, int8x16_t x) {
+        return lanes([&](int i) { return vdotq_s32(sum.at[i], vreinterpretq_s8_s32(codes.at[i]), x); });
+    }
+    static Lanes widen_signed(const uint8_t * at) {
+        return lanes([&](int i) { return vreinterpretq_s32_s16(vmovl_s8(vreinterpret_s8_u8(vld1_u8(at + 8 * i)))); });
+    }
+    static Lanes widen_unsigned(const uint8_t * at) {
+        return lanes([&](int i) { return vreinterpretq_s32_u16(vmovl_u8(vld1_u8(at + 8 * i))); });
+    }
+    static Lanes low_nibbles(const Lanes & pairs) {
+        return lanes([&](int i) { return vandq_s32(pairs.at[i], vdupq_n_s32(0x000F000F)); });
+    }
+    static Lanes high_nibbles(const Lanes & pairs) {
+        return lanes([&](int i) { return vreinterpretq_s32_u16(vshrq_n_u16(vreinterpretq_u16_s32(pairs.at[i]), 4)); });
+    }
+    static Lanes word(const Lanes & pairs, int which) {
+        return lanes([&](int i) { return vshrq_n_s32(which == 0 ? vshlq_n_s32(pairs.at[i], 16) : pairs.at[i], 16); });
+    }
+    // Does nothing: there are 32 registers, so the compiler may choose the order of additions.
+    static void keep(Lanes & /*lanes*/) {}
+    static Floats to_floats(const Lanes & sums) {
+        return floats([&](int i) { return vcvtq_f32_s32(sums.at[i]); });
+    }
+    static float32x4_t load_four_halves(const uint8_t * at) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at))); }
+    static Floats load_halves(const uint8_t * at) {
+        return floats([&](int i) { return load_four_halves(at + 8 * i); });
+    }
+    // Floats of which only the first 16 bits are stored; the other 16 bits are 0.
+    static Floats load_first_halves(const uint8_t * at) {
+        return floats(
+            [&](int i) { return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(at + 8 * i)), 16)); });
+    }
+    static Floats multiply(const Floats & a, const Floats & b) {
+        return floats([&](int i) { return vmulq_f32(a.at[i], b.at[i]); });
+    }
+    static Floats add_product(const Floats & a, const Floats & b, const Floats & c) {
+        return floats([&](int i) { return vfmaq_f32(c.at[i], a.at[i], b.at[i]); });
+    }
+    static Floats subtract_product(const Floats & a, const Floats & b, const Floats & c) {
+        return floats([&](int i) { return vfmsq_f32(c.at[i], a.at[i], b.at[i]); });
+    }
+    static void store(float * at, const Floats & values) {
+        SPECLLAMA_UNROLL
+        for (int i = 0; i < kRegisters; ++i) {
+            vst1q_f32(at + 4 * i, values.at[i]);
+        }
+    }
+    static Lanes table(const int8_t (&values)[16]) {
+        const int32x4_t all = vreinterpretq_s32_s8(vld1q_s8(values));
+        return lanes([&](int /*i*/) { return all; });
+    }
+    static Lanes fp4_values() { return table(kFp4Values); }
+    static Lanes iq4_values() { return table(kIq4Values); }
+};
+
+// The larger ones; b where a number is NaN, as on x86.
+inline float32x4_t larger_of(float32x4_t a, float32x4_t b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+
+// Folds four numbers into one, both halves into one at a time.
+inline float total_of(float32x4_t four) {
+    const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+    return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+}
+
+inline float largest_of(float32x4_t four) {
+    const float32x2_t low = vget_low_f32(four);
+    const float32x2_t high = vget_high_f32(four);
+    const float32x2_t two = vbsl_f32(vcgt_f32(low, high), low, high);
+    const float first = vget_lane_f32(two, 0);
+    const float second = vget_lane_f32(two, 1);
+    return first > second ? first : second;
+}
+
+// Sixteen floats in four registers.
+struct NeonFloats : private NeonLanes {
+    static constexpr int kRows = 2;
+    static constexpr int kColumns = 2;
+    using NeonLanes::add_product;
+    using NeonLanes::Floats;
+    using NeonLanes::load_halves;
+    using NeonLanes::multiply;
+    using NeonLanes::store;
+
+    static Floats spread(float value) { return NeonLanes::spread(value); }
+    static Floats load(const float * at) {
+        return floats([&](int i) { return vld1q_f32(at + 4 * i); });
+    }
+    static Floats spread_half(const uint8_t * at) {
+        uint16_t half = 0;
+        __builtin_memcpy(&half, at, sizeof half);
+        return spread(vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(half))), 0));
+    }
+    static Floats load_bytes(const uint8_t * at) {
+        const int8x16_t all = vreinterpretq_s8_u8(vld1q_u8(at));
+        const int16x8_t low = vmovl_s8(vget_low_s8(all));
+        const int16x8_t high = vmovl_high_s8(all);
+        return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_high_s16(low)),
+                 vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_high_s16(high))}};
+    }
+    static void stream(float * at, const Floats & values) { store(at, values); }
+    static void finish_streams() {}
+    static Floats add(const Floats & a, const Floats & b) {
+        return floats([&](int i) { return vaddq_f32(a.at[i], b.at[i]); });
+    }
+    static Floats divide(const Floats & a, const Floats & b) {
+        return floats([&](int i) { return vdivq_f32(a.at[i], b.at[i]); });
+    }
+    static Floats larger(const Floats & a, const Floats & b) {
+        return floats([&](int i) { return larger_of(a.at[i], b.at[i]); });
+    }
+    static Floats nearest(const Floats & a) {
+        return floats([&](int i) { return vrndnq_f32(a.at[i]); });
+    }
+    static Floats times_power_of_two(const Floats & a, const Floats & n) {
+        return floats([&](int i) {
+            const int32x4_t power = vshlq_n_s32(vcvtnq_s32_f32(n.at[i]), 23);
+            return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a.at[i]), power));
+        });
+    }
+    static Floats zero_where_below(const Floats & x, const Floats & least, const Floats & a) {
+        return floats([&](int i) {
+            const uint32x4_t kept = vcgeq_f32(x.at[i], least.at[i]);
+            return vreinterpretq_f32_u32(vandq_u32(kept, vreinterpretq_u32_f32(a.at[i])));
+        });
+    }
+    static float first(const Floats & a) { return vgetq_lane_f32(a.at[0], 0); }
+    static float total(const Floats & a) {
+        return total_of(vaddq_f32(vaddq_f32(a.at[0], a.at[2]), vaddq_f32(a.at[1], a.at[3])));
+    }
+    static void store_totals(const Floats (&a)[kRows], float * at) {
+        at[0] = total(a[0]);
+        at[1] = total(a[1]);
+    }
+    static float largest(const Floats & a) {
+        return largest_of(larger_of(larger_of(a.at[0], a.at[2]), larger_of(a.at[1], a.at[3])));
+    }
+};
+
+// Gives the same result as quantize_plain.
+inline void quantize_neon(const float * x, int values, QuantizedBlock & block) {
+    float32x4_t most = vdupq_n_f32(0.0F);
+    for (int i = 0; i < values; i += 4) {
+        most = larger_of(vabsq_f32(vld1q_f32(x + i)), most);
+    }
+    const float largest = largest_of(most);
+    block.d = largest / 127.0F;
+    const float inverse = largest > 0.0F ? 127.0F / largest : 0.0F;
+    const float32x4_t limit = vdupq_n_f32(127.0F);
+    for (int i = 0; i < values; i += 16) {
+        int16x4_t codes[4];
+        SPECLLAMA_UNROLL
+        for (int part = 0; part < 4; ++part) {
+            const float32x4_t scaled = vrndnq_f32(vmulq_n_f32(vld1q_f32(x + i + 4 * part), inverse));
+            // NaN, and what is too large, gets the code -127.
+            const uint32x4_t is_code = vcleq_f32(vabsq_f32(scaled), limit);
+            codes[part] = vmovn_s32(vbslq_s32(is_code, vcvtq_s32_f32(scaled), vdupq_n_s32(-127)));
+        }
+        const int8x16_t all =
+            vcombine_s8(vmovn_s16(vcombine_s16(codes[0], codes[1])), vmovn_s16(vcombine_s16(codes[2], codes[3])));
+        vst1q_s8(block.codes + i, all);
+        block.sums[i / 16] = vaddlvq_s8(all);
+    }
+}
+
+}  // namespace
+
+}  // namespace specllama::kernels
