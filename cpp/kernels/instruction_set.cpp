@@ -76,20 +76,24 @@ X86Features features_here() {
 
 #ifdef SPECLLAMA_ARM_KERNELS
 extern const InstructionSet kNeonDotProd;
+extern const InstructionSet kNeonI8mm;
 
 namespace {
 
-// Whether this processor has dot products of bytes.
-bool has_dot_products() {
 #ifdef __APPLE__
+bool has_feature(const char * name) {
     int has = 0;
     std::size_t size = sizeof has;
-    return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, nullptr, 0) == 0 && has != 0;
-#else
-    constexpr unsigned long kDotProducts = 1UL << 20;  // HWCAP_ASIMDDP
-    return (getauxval(AT_HWCAP) & kDotProducts) != 0;
-#endif
+    return sysctlbyname(name, &has, &size, nullptr, 0) == 0 && has != 0;
 }
+bool has_dot_products() { return has_feature("hw.optional.arm.FEAT_DotProd"); }
+bool has_matrix_products() { return has_feature("hw.optional.arm.FEAT_I8MM"); }
+#else
+constexpr unsigned long kDotProducts = 1UL << 20;     // HWCAP_ASIMDDP
+constexpr unsigned long kMatrixProducts = 1UL << 13;  // HWCAP2_I8MM
+bool has_dot_products() { return (getauxval(AT_HWCAP) & kDotProducts) != 0; }
+bool has_matrix_products() { return (getauxval(AT_HWCAP2) & kMatrixProducts) != 0; }
+#endif
 
 }  // namespace
 #endif
@@ -109,6 +113,9 @@ int usable_sets(const InstructionSet ** sets) {
     }
 #endif
 #ifdef SPECLLAMA_ARM_KERNELS
+    if (has_dot_products() && has_matrix_products()) {
+        sets[count++] = &kNeonI8mm;
+    }
     if (has_dot_products()) {
         sets[count++] = &kNeonDotProd;
     }

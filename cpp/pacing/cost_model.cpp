@@ -75,7 +75,8 @@ bool CostModel::takes_level(const Observation & observation) {
 
 double CostModel::believed(std::array<double, settled_> values, std::size_t count) {
     const auto end = values.begin() + static_cast<std::ptrdiff_t>(count);
-    std::sort(values.begin(), end);
+    std::fill(end, values.end(), std::numeric_limits<double>::infinity());
+    std::sort(values.begin(), values.end());
     if (*std::prev(end) - values.front() < std::log(surprising)) {
         return std::accumulate(values.begin(), end, 0.0) / static_cast<double>(count);
     }
