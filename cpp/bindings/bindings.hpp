@@ -23,6 +23,6 @@ void bind_scheduler(pybind11::module_ & module);     // many texts at once
 void bind_speculator(pybind11::module_ & module);    // the loop
 
 // Parts that need ggml.
-void bind_kernels(pybind11::module_ & module);       // the kernels, and the buffer type that llama.cpp is offered
+void bind_kernels(pybind11::module_ & module);  // the kernels, and their place in llama.cpp
 
 }  // namespace specllama
