@@ -1,4 +1,4 @@
-// The kernels: what this processor can do, and the buffer type that llama.cpp is offered.
+// The kernels: what this processor can do, and their place in llama.cpp.
 #include <pybind11/stl.h>
 
 #include <algorithm>

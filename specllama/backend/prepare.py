@@ -73,7 +73,7 @@ def prepare_backend() -> Backend:
     with _LOCK:
         if _decided is not None:
             return _decided
-        # AMX comes first: it is removed from ggml's list of buffer types before our own buffer type is offered.
+        # AMX comes first: a broken one gets no weights, whether the kernels are used or not.
         amx_off = why_amx_is_off()
         _decided = Backend(kernels=kernels.decide(), amx_off=amx_off)
     # Each warning is given once, after the decisions are stored: if warnings are errors, the next model can be loaded.
