@@ -9,6 +9,8 @@ square, where 1 is the size of a result.
 from __future__ import annotations
 
 import array
+import contextlib
+import ctypes
 import functools
 
 import gguf
@@ -42,12 +44,27 @@ def error(found: Matrix, exact: Matrix) -> float:
     return float(np.sqrt(np.mean((found - exact) ** 2) / np.mean(exact**2)))
 
 
+def number_of(kind: str) -> int:
+    """The type's number in GGUF files."""
+    return _core.quantized_types()[kind].number
+
+
+def dequantized(products: Products, kind: str) -> Matrix:
+    """The weights as the type has them."""
+    rows = np.frombuffer(products.quantized(number_of(kind)), np.uint8).reshape(OUTPUTS, -1)
+    with contextlib.suppress(KeyError, NotImplementedError):  # the package gguf does not know the newest types
+        return gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[kind]).astype(np.float64)
+    made = np.empty((OUTPUTS, INPUTS), np.float32)
+    llama_cpp.llama_cpp._lib[f"dequantize_row_{kind.lower()}"](
+        ctypes.c_void_p(rows.ctypes.data), ctypes.c_void_p(made.ctypes.data), ctypes.c_int64(made.size)
+    )
+    return made.astype(np.float64)
+
+
 def errors(products: Products, kind: str, buffer_type: int | None, inputs: npt.NDArray[np.float32]) -> list[float]:
     """The error for each number of columns; empty if the buffer type does not take such weights."""
-    number = int(gguf.GGMLQuantizationType[kind])
-    rows = np.frombuffer(products.quantized(number), np.uint8).reshape(OUTPUTS, -1)
-    weights = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[kind]).astype(np.float64)
-    exact = inputs.astype(np.float64) @ weights.T
+    number = number_of(kind)
+    exact = inputs.astype(np.float64) @ dequantized(products, kind).T
     found = [products.of(number, columns, buffer_type) for columns in COLUMNS]
     return [
         error(np.array(one).reshape(columns, OUTPUTS), exact[:columns])
@@ -58,7 +75,7 @@ def errors(products: Products, kind: str, buffer_type: int | None, inputs: npt.N
 
 def apart(products: Products, kind: str, buffer_type: int) -> float:
     """How far our products are from llama.cpp's, where 1 is the size of a result."""
-    number = int(gguf.GGMLQuantizationType[kind])
+    number = number_of(kind)
     theirs = products.of(number, max(COLUMNS), None)
     with packing([kind]):
         ours = products.of(number, max(COLUMNS), buffer_type)

@@ -63,7 +63,12 @@ std::vector<int> places_of_halves(QuantizedType type) {
             return {108};
         case QuantizedType::q6_k:
             return {208};
+        case QuantizedType::tq1_0:
+            return {52};
+        case QuantizedType::tq2_0:
+            return {64};
         case QuantizedType::mxfp4:
+        case QuantizedType::nvfp4:
             return {};
         default:
             return {0};
@@ -84,6 +89,13 @@ std::vector<uint8_t> rows_of(QuantizedType type, int64_t blocks) {
         }
         if (type == QuantizedType::mxfp4) {
             block[0] = static_cast<uint8_t>(120 + upto(12));  // an exponent
+        }
+        for (int i = 0; layout.is_float() && i < layout.values; ++i) {
+            const float value = number();
+            uint32_t bits = 0;
+            std::memcpy(&bits, &value, sizeof bits);
+            const uint16_t two = type == QuantizedType::f16 ? half() : static_cast<uint16_t>(bits >> 16);
+            std::memcpy(block + 2 * i, &two, sizeof two);
         }
     }
     return made;
@@ -126,8 +138,8 @@ void compare_quantized(const InstructionSet & set) {
         QuantizedBlock expected;
         std::memset(static_cast<void *>(&found), 0, sizeof found);
         std::memset(static_cast<void *>(&expected), 0, sizeof expected);
-        set.quantize(x.data(), 256, found);
-        quantize_plain(x.data(), 256, expected);
+        set.quantize(x.data(), 256, found.d[0], found.codes, found.sums);
+        quantize_plain(x.data(), 256, expected.d[0], expected.codes, expected.sums);
         require_same(&found, &expected, sizeof found, set.name, "quantized activations");
     }
 }
@@ -142,8 +154,8 @@ std::vector<uint8_t> cache_of(CacheType type, int64_t count) {
             const uint16_t one = half();
             std::memcpy(made.data() + 2 * i, &one, 2);
         } else {
-            uint8_t * block = made.data() + i / kQ8Values * kQ8Bytes;
-            block[2 + i % kQ8Values] = static_cast<uint8_t>(rng());
+            uint8_t * block = made.data() + i / kBlockValues * block_bytes(type);
+            block[2 + i % (block_bytes(type) - 2)] = static_cast<uint8_t>(rng());
             const uint16_t one = half();
             std::memcpy(block, &one, 2);
         }
@@ -245,7 +257,8 @@ int main(int argc, char ** argv) {
         compare_quantized(*sets[i]);
         for (int round = 0; round < rounds; ++round) {
             compare_products(*sets[i]);
-            for (const CacheType type : {CacheType::half, CacheType::single, CacheType::q8}) {
+            for (const CacheType type :
+                 {CacheType::half, CacheType::single, CacheType::q8, CacheType::q4, CacheType::iq4}) {
                 compare_attention(*sets[i], type);
             }
             compare_states(*sets[i], true, true);

@@ -44,6 +44,12 @@ std::vector<std::string> ggml_functions() {
     std::vector<std::string> names;
 #define SPECLLAMA_NAME(name, signature) names.emplace_back(#name);
     SPECLLAMA_GGML_FUNCTIONS(SPECLLAMA_NAME)
+    return names;
+}
+
+std::vector<std::string> optional_ggml_functions() {
+    std::vector<std::string> names;
+    SPECLLAMA_OPTIONAL_GGML_FUNCTIONS(SPECLLAMA_NAME)
 #undef SPECLLAMA_NAME
     return names;
 }
@@ -60,6 +66,8 @@ void bind_kernels(py::module_ & module) {
     module.def("quantized_types", &quantized_types, "Returns the types that the kernels multiply, by name.");
     module.def("ggml_functions", &ggml_functions,
                "Returns the names of the ggml functions that KernelBufferType needs.");
+    module.def("optional_ggml_functions", &optional_ggml_functions,
+               "Returns the names of those that it asks for, which not every release has.");
 
     py::class_<KernelBufferType, std::unique_ptr<KernelBufferType, py::nodelete>>(
         module, "KernelBufferType",
@@ -80,6 +88,8 @@ void bind_kernels(py::module_ & module) {
             "The address of CPU_REPACK.")
         .def_property_readonly("instruction_set",
                                [](const KernelBufferType & self) { return std::string(self.instruction_set().name); })
+        .def_property_readonly("types", &KernelBufferType::types,
+                               "The names of the types of weights that the kernels multiply and this ggml knows.")
         .def_static(
             "take_weights",
             [](const std::vector<std::string> & types) {

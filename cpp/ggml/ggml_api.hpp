@@ -48,12 +48,20 @@ struct InitParams {
     X(ggml_backend_buffer_free, void (*)(Buffer *))                                                           \
     X(ggml_barrier, void (*)(void *))
 
-// A pointer for each of these functions.
+// Functions that only some releases export: each tells that the release knows a type of weights. ggml_type_name must
+// not be asked about a type that ggml does not know.
+#define SPECLLAMA_OPTIONAL_GGML_FUNCTIONS(X)                          \
+    X(dequantize_row_nvfp4, void (*)(const void *, float *, int64_t)) \
+    X(dequantize_row_q1_0, void (*)(const void *, float *, int64_t))  \
+    X(dequantize_row_q2_0, void (*)(const void *, float *, int64_t))
+
+// A pointer for each of these functions; nullptr for an optional one that is not there.
 struct Api {
     template <class Signature>
     using Pointer = Signature;
 #define SPECLLAMA_FIELD(name, signature) Pointer<signature> name = nullptr;
     SPECLLAMA_GGML_FUNCTIONS(SPECLLAMA_FIELD)
+    SPECLLAMA_OPTIONAL_GGML_FUNCTIONS(SPECLLAMA_FIELD)
 #undef SPECLLAMA_FIELD
 
     // addresses: by function name. Throws std::invalid_argument, which names the function, if an address is missing.

@@ -18,6 +18,8 @@ constexpr int kMaxName = 64;
 constexpr int kFloat = 0;   // GGML_TYPE_F32
 constexpr int kHalf = 1;    // GGML_TYPE_F16
 constexpr int kQ8 = 8;      // GGML_TYPE_Q8_0
+constexpr int kQ4 = 2;      // GGML_TYPE_Q4_0
+constexpr int kIq4 = 20;    // GGML_TYPE_IQ4_NL
 constexpr int kInt32 = 26;  // GGML_TYPE_I32
 constexpr int kInt64 = 27;  // GGML_TYPE_I64
 

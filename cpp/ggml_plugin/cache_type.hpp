@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 
 #include "ggml/tensors.hpp"
 #include "kernels/float_kernels.hpp"
@@ -16,9 +17,15 @@ inline std::optional<kernels::CacheType> cache_type_of(const ggml::Tensor * tens
     if (is_rows(tensor, ggml::kFloat)) {
         return kernels::CacheType::single;
     }
-    if (tensor != nullptr && tensor->type == ggml::kQ8 && tensor->nb[0] == kernels::kQ8Bytes &&
-        tensor->ne[0] % kernels::kQ8Values == 0) {
-        return kernels::CacheType::q8;
+    constexpr std::pair<int, kernels::CacheType> kQuantized[] = {{ggml::kQ8, kernels::CacheType::q8},
+                                                                 {ggml::kQ4, kernels::CacheType::q4},
+                                                                 {ggml::kIq4, kernels::CacheType::iq4}};
+    for (const auto & [number, type] : kQuantized) {
+        if (tensor != nullptr && tensor->type == number &&
+            tensor->nb[0] == static_cast<std::size_t>(kernels::block_bytes(type)) &&
+            tensor->ne[0] % kernels::kBlockValues == 0) {
+            return type;
+        }
     }
     return std::nullopt;
 }

@@ -126,12 +126,12 @@ void ExpertProduct::quantize(const ggml::ComputeParams & params) const {
         const int64_t which = index % x->ne[1];
         const auto * values = reinterpret_cast<const float *>(at(x, which, token, 0));
         for (; b < num_blocks_; b += params.nth) {
-            set_.quantize(values + b * layout_.values, layout_.values, block);
+            set_.quantize_block(type_, values + b * layout_.values, block);
             // ggml repeats activations if there are fewer of them than choices.
             for (int64_t used = which; used < num_used_; used += x->ne[1]) {
                 const Place & place = columns.places[token * num_used_ + used];
-                kernels::place(layout_, set_.wide(type_), block, place.width, place.column,
-                               all + (place.tile * num_blocks_ + b * place.width) * column_bytes_);
+                set_.place(type_, block, place.width, place.column,
+                           all + (place.tile * num_blocks_ + b * place.width) * column_bytes_);
             }
         }
     }

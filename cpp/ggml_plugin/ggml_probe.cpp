@@ -25,6 +25,25 @@ void require(bool holds, const char * what) {
     }
 }
 
+// Whether this release has the type.
+bool is_known(const Api & api, kernels::QuantizedType type) {
+    switch (type) {
+        case kernels::QuantizedType::nvfp4:
+            return api.dequantize_row_nvfp4 != nullptr;
+        case kernels::QuantizedType::q1_0:
+            return api.dequantize_row_q1_0 != nullptr;
+        case kernels::QuantizedType::q2_0:
+            return api.dequantize_row_q2_0 != nullptr;
+        default:
+            return true;
+    }
+}
+
+// Bytes of a block as ggml sees it: floats have blocks of one value there.
+int bytes_in_ggml(const kernels::Layout & layout) {
+    return layout.is_float() ? layout.block_bytes / layout.values : layout.block_bytes;
+}
+
 void learn_types(const Api & api, void * context, Insides & insides) {
     Tensor * weights = api.ggml_new_tensor_2d(context, kFloat, 96, 5);
     Tensor * x = api.ggml_new_tensor_2d(context, kFloat, 96, 3);
@@ -43,15 +62,19 @@ void learn_types(const Api & api, void * context, Insides & insides) {
     require(std::strcmp(api.ggml_op_name(product->op), "MUL_MAT") == 0, "a tensor's operation is elsewhere");
     insides.mul_mat = product->op;
     for (int i = 0; i < kernels::kNumTypes; ++i) {
-        const kernels::Layout layout = kernels::layout_of(static_cast<kernels::QuantizedType>(i));
+        const auto type = static_cast<kernels::QuantizedType>(i);
+        const kernels::Layout layout = kernels::layout_of(type);
+        if (!is_known(api, type)) {
+            continue;
+        }
         const char * found = api.ggml_type_name(layout.number);
         const auto same = [](char a, char b) { return (a | 32) == (b | 32); };  // ignores case: ggml writes q4_K
         const std::string expected = kernels::kTypeNames[i];
         require(found != nullptr && std::strlen(found) == expected.size() &&
                     std::equal(expected.begin(), expected.end(), found, same) &&
-                    api.ggml_type_size(layout.number) == static_cast<std::size_t>(layout.block_bytes),
+                    api.ggml_type_size(layout.number) == static_cast<std::size_t>(bytes_in_ggml(layout)),
                 kernels::kTypeNames[i]);
-        insides.types[layout.number] = static_cast<kernels::QuantizedType>(i);
+        insides.types[layout.number] = type;
     }
 }
 

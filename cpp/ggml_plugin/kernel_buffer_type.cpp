@@ -77,6 +77,15 @@ void KernelBufferType::take_place() {
     buffers_.take_place();
 }
 
+std::vector<std::string> KernelBufferType::types() const {
+    std::vector<std::string> names;
+    names.reserve(insides_.types.size());
+    for (const auto & [number, type] : insides_.types) {
+        names.emplace_back(kernels::kTypeNames[static_cast<int>(type)]);
+    }
+    return names;
+}
+
 bool KernelBufferType::is_product(const ggml::Tensor * op) const {
     const ggml::Tensor * x = op->src[1];
     if ((op->op != insides_.mul_mat && op->op != insides_.mul_mat_id) || x == nullptr || x->type != ggml::kFloat ||

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "ggml/ggml_api.hpp"
 #include "ggml_plugin/ggml_probe.hpp"
@@ -51,6 +52,8 @@ public:
 
     ggml::BufferType * type() { return buffers_.type(); }
     const kernels::InstructionSet & instruction_set() const { return set_; }
+    // The names of the types of weights that the kernels multiply and this ggml knows.
+    std::vector<std::string> types() const;
 
 private:
     bool supports_op(void * device, const ggml::Tensor * op) override;

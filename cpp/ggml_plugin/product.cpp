@@ -70,9 +70,8 @@ void Product::quantize(const ggml::ComputeParams & params, const WantedPanels * 
         const int width = tiles_.width(t);
         const auto place_in_tile = static_cast<int>(index - tiles_.begin(t));
         for (; b < num_blocks_; b += params.nth) {
-            set_.quantize(x + b * layout_.values, layout_.values, block);
-            kernels::place(layout_, set_.wide(type_), block, width, place_in_tile,
-                           tile(work, t) + b * width * shape_.column_bytes());
+            set_.quantize_block(type_, x + b * layout_.values, block);
+            set_.place(type_, block, width, place_in_tile, tile(work, t) + b * width * shape_.column_bytes());
         }
     }
 }

@@ -12,18 +12,24 @@ namespace specllama::kernels {
 //   - codes: [values / 4][columns][4] bytes; or, if wide (see InstructionSet), [values / 4][2][columns][2] int16:
 //   values 0 and 2, then 1 and 3
 //   - sums: [num_scales / 2][columns][2] int16: the sums of the codes over two spans (see Layout); without scales
-//   [columns] int32
-//   - d: [columns] float: the value of a code of 1.
+//   [num_groups][columns] int32
+//   - d: [num_groups][columns] float: the value of a code of 1.
+// For weights that are floats it has the values themselves: [values][columns] floats.
 // So a kernel finds everything at a fixed distance from one pointer.
 struct TileShape {
-    int code_bytes;  // bytes of the codes of one column of one block
-    int sum_bytes;   // bytes of the sums of one column of one block
+    int code_bytes;   // bytes of the codes of one column of one block
+    int sum_bytes;    // bytes of the sums of one column of one block
+    int scale_bytes;  // bytes of the numbers d of one column of one block
 
-    constexpr int column_bytes() const { return code_bytes + sum_bytes + 4; }
+    constexpr int column_bytes() const { return code_bytes + sum_bytes + scale_bytes; }
 };
 
 constexpr TileShape tile_shape(const Layout & layout, bool wide) {
-    return {layout.values * (wide ? 2 : 1), layout.num_scales() == 0 ? 4 : 2 * layout.num_scales()};
+    if (layout.is_float()) {
+        return {4 * layout.values, 0, 0};
+    }
+    return {layout.values * (wide ? 2 : 1),
+            layout.num_scales() == 0 ? 4 * layout.num_groups() : 2 * layout.num_scales(), 4 * layout.num_groups()};
 }
 
 // The columns of a batch are divided among tiles as evenly as possible: 9 columns in tiles of at most 8 are 5 and 4.
@@ -44,12 +50,24 @@ struct Tiles {
     }
 };
 
-// One block of one column, quantized symmetrically: the largest magnitude gets the code 127.
+// The most groups of a block that are quantized apart (see Layout::group).
+constexpr int kMostGroups = 4;
+
+// One block of one column, quantized symmetrically: the largest magnitude of a group gets the code 127.
 struct QuantizedBlock {
-    float d;
+    const float * x;  // the numbers as they were
+    float d[kMostGroups];
     int8_t codes[256];
     int16_t sums[16];  // sums of the codes, over 16 values each
 };
+
+// Quantizes a group of 32 or 256 numbers.
+using Quantize = void (*)(const float * x, int values, float & d, int8_t * codes, int16_t * sums);
+
+// Quantizes the numbers of one block. Weights that are floats are multiplied with the numbers as they are.
+//
+// x: layout.values numbers, which must stay where they are until the block is placed.
+void quantize_block(const Layout & layout, Quantize quantize, const float * x, QuantizedBlock & block);
 
 // Writes a block of one column into a tile.
 //
@@ -57,7 +75,7 @@ struct QuantizedBlock {
 // block's column.
 void place(const Layout & layout, bool wide, const QuantizedBlock & block, int width, int column, uint8_t * tile);
 
-// Quantizes `values` (32 or 256) numbers, in plain C++.
-void quantize_plain(const float * x, int values, QuantizedBlock & block);
+// A Quantize in plain C++.
+void quantize_plain(const float * x, int values, float & d, int8_t * codes, int16_t * sums);
 
 }  // namespace specllama::kernels

@@ -1,6 +1,7 @@
 // The products with AVX2. Bytes are multiplied in pairs, and the sum of a pair fits into 16 bits. So several sums are
 // added before they are widened.
 #include "kernels/avx2_lanes.hpp"
+#include "kernels/grid_product.hpp"
 
 namespace specllama::kernels {
 
@@ -16,7 +17,7 @@ struct Avx2 : Avx2Lanes {
     // How many columns are multiplied at once. The sums of four columns fit into registers. Where sums are short, the
     // codes stay in registers instead, and eight columns share the work of unpacking them.
     static constexpr int columns_at_once(const Layout & layout) {
-        return layout.is_signed || has_long_sums(layout) ? 4 : 8;
+        return layout.is_signed || has_long_sums(layout) || layout.codes == Codes::thirds ? 4 : 8;
     }
 
     // Signed values are multiplied as words, because vpmaddubsw saturates where both factors have eight bits.
@@ -101,19 +102,36 @@ struct Avx2 : Avx2Lanes {
         }
     }
 
+    // Adds the products of 32 values that have the scales `scale`.
+    template <int type, int columns, int width>
+    static void add_values(const uint8_t * codes, const uint8_t * x, const Lanes (&scale)[2], Lanes (&total)[width]) {
+        constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+        if constexpr (has_long_sums(layout)) {
+            Lanes part[width];
+            add_by_steps<type, columns>(codes, 0, x, true, false, scale[0], part, total);
+            add_by_steps<type, columns>(codes, 1, x, false, true, scale[1], part, total);
+        } else {
+            add_by_columns<type, columns>(codes, 0, x, scale[0], total);
+            add_by_columns<type, columns>(codes, 1, x, scale[1], total);
+        }
+    }
+
+    // Scales within a block are integers, and so are all sums within a group of values.
     template <int type, int columns, int width>
     static void weigh_unsigned(const uint8_t * panel, bool fetches, const uint8_t * tile, const uint8_t * sums,
-                               Floats (&weighted)[width]) {
+                               const uint8_t * scales, Floats (&weighted)[width]) {
         constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+        constexpr int parts = layout.group / 32;  // of a group
+        const Lanes one = both(_mm256_set1_epi16(1));
         Lanes total[width];
-        begin<Avx2, type, columns>(sums, 0, total);
         for (int sub = 0; sub < layout.values / 32; ++sub) {
             if (fetches) {
                 prefetch<type>(panel, sub);
             }
-            const uint8_t * codes = panel + 64 * (layout.low_bits + layout.high_bits) * sub;
-            const uint8_t * x = tile + 32 * columns * sub;
-            Lanes scale[2] = {both(_mm256_set1_epi16(1)), both(_mm256_set1_epi16(1))};
+            if (sub % parts == 0) {
+                begin<Avx2, type, columns>(sums, sub / parts, total);
+            }
+            Lanes scale[2] = {one, one};
             if constexpr (layout.span == 16) {
                 const Lanes pairs = scales_of<Avx2, type>(panel, sub);
                 scale[0] = twice(pairs, 0);
@@ -122,58 +140,142 @@ struct Avx2 : Avx2Lanes {
                 const Lanes pairs = scales_of<Avx2, type>(panel, sub / 2);
                 scale[0] = scale[1] = sub % 2 == 0 ? twice(pairs, 0) : twice(pairs, 1);
             }
-            if constexpr (has_long_sums(layout)) {
-                Lanes part[width];
-                add_by_steps<type, columns>(codes, 0, x, true, false, scale[0], part, total);
-                add_by_steps<type, columns>(codes, 1, x, false, true, scale[1], part, total);
-            } else {
-                add_by_columns<type, columns>(codes, 0, x, scale[0], total);
-                add_by_columns<type, columns>(codes, 1, x, scale[1], total);
+            add_values<type, columns>(panel + layout.part_bytes() * sub, tile + 32 * columns * sub, scale, total);
+            if (layout.num_groups() > 1) {
+                add_group<columns>(scales, sub / parts, total, weighted);
+            }
+        }
+        if constexpr (layout.num_groups() == 1) {
+            for (int c = 0; c < width; ++c) {
+                weighted[c] = to_floats(total[c]);
+            }
+        }
+    }
+
+    // Adds the products of a group of values, times the columns' scales.
+    template <int columns, int width>
+    static void add_group(const uint8_t * scales, int group, const Lanes (&total)[width], Floats (&weighted)[width]) {
+        for (int c = 0; c < width; ++c) {
+            const Floats scale = spread(float_at(scales + 4 * (group * columns + c)));
+            weighted[c] = add_product(to_floats(total[c]), scale, weighted[c]);
+        }
+    }
+
+    // Scales within a block are floats.
+    template <int type, int columns, int width>
+    static void weigh_by_floats(const uint8_t * panel, bool fetches, const uint8_t * tile, const uint8_t * sums,
+                                const uint8_t * scales, Floats (&weighted)[width]) {
+        constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+        static_assert(layout.span == 16 && layout.group == 32 && room(layout.largest()) >= 4);
+        for (int sub = 0; sub < layout.values / 32; ++sub) {
+            if (fetches) {
+                prefetch<type>(panel, sub);
+            }
+            const uint8_t * codes = panel + layout.part_bytes() * sub;
+            const uint8_t * x = tile + 32 * columns * sub;
+            const Part<Avx2, type> part(panel, sub);
+            Floats group[width];
+            SPECLLAMA_UNROLL
+            for (int half = 0; half < 2; ++half) {
+                Lanes total[width];
+                begin<Avx2, type, columns>(sums, 2 * sub + half, total);
+                add_by_columns<type, columns>(codes, half, x, both(_mm256_set1_epi16(1)), total);
+                const Floats scale = part.scale(half);
+                for (int c = 0; c < width; ++c) {
+                    const Floats products = to_floats(total[c]);
+                    group[c] = half == 0 ? multiply(products, scale) : add_product(products, scale, group[c]);
+                }
+            }
+            for (int c = 0; c < width; ++c) {
+                const Floats scale = spread(float_at(scales + 4 * (sub * columns + c)));
+                weighted[c] = add_product(group[c], scale, weighted[c]);
+            }
+        }
+    }
+
+    // Adds the products of the digits in bytes of base 3.
+    template <int columns, int width>
+    static void add_thirds(Lanes left, int digits, const uint8_t * tile, Lanes (&total)[width]) {
+        Lanes sum[width];
+        SPECLLAMA_UNROLL
+        for (int digit = 0; digit < digits; ++digit) {
+            const Lanes code = thirds(left);
+            left = add_bytes(left, add_bytes(left, left));
+            SPECLLAMA_UNROLL
+            for (int c = 0; c < width; ++c) {
+                const Lanes pair = dot_pairs(code, spread_step(int_at(tile + 4 * (digit * columns + c))));
+                sum[c] = digit == 0 ? pair : add_words(sum[c], pair);
+                keep(sum[c]);
             }
         }
         for (int c = 0; c < width; ++c) {
+            total[c] = add(total[c], dot_words(sum[c], both(_mm256_set1_epi16(1))));
+        }
+    }
+
+    template <int type, int columns, int width>
+    static void weigh_thirds(const uint8_t * panel, bool fetches, const uint8_t * tile, const uint8_t * sums,
+                             Floats (&weighted)[width]) {
+        constexpr int steps = layout_of(static_cast<QuantizedType>(type)).values / kStep;
+        constexpr int last = steps / kThirds;
+        static_assert(room(2) >= kThirds);
+        Lanes total[width];
+        begin<Avx2, type, columns>(sums, 0, total);
+        for (int line = 0; line < last; ++line) {
+            if (fetches) {
+                __builtin_prefetch(panel + kAhead + 64 * line);
+            }
+            add_thirds<columns>(load(panel + 64 * line), kThirds, tile + 4 * kThirds * line * columns, total);
+        }
+        add_thirds<columns>(load(panel + 64 * last), steps % kThirds, tile + 4 * kThirds * last * columns, total);
+        for (int c = 0; c < width; ++c) {
             weighted[c] = to_floats(total[c]);
+        }
+    }
+
+    // Adds the products of one step of signed bytes.
+    template <int columns, int width>
+    static void add_signed_step(Lanes bytes, const uint8_t * x, Lanes (&total)[width]) {
+        const Lanes even = {_mm256_srai_epi16(_mm256_slli_epi16(bytes.low, 8), 8),
+                            _mm256_srai_epi16(_mm256_slli_epi16(bytes.high, 8), 8)};
+        const Lanes odd = {_mm256_srai_epi16(bytes.low, 8), _mm256_srai_epi16(bytes.high, 8)};
+        SPECLLAMA_UNROLL
+        for (int c = 0; c < width; ++c) {
+            total[c] = add(total[c], dot_words(even, spread_step(int_at(x + 4 * c))));
+            keep(total[c]);
+            total[c] = add(total[c], dot_words(odd, spread_step(int_at(x + 4 * (columns + c)))));
+            keep(total[c]);
         }
     }
 
     template <int type, int columns, int width>
     static void weigh_signed(const uint8_t * panel, bool fetches, const uint8_t * tile, Floats (&weighted)[width]) {
         constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
-        for (int c = 0; c < width; ++c) {
-            weighted[c] = spread(0.0F);
-        }
+        constexpr int pairs = layout.span == 16 ? 2 : 4;  // pairs of steps with the same scale
         for (int sub = 0; sub < layout.values / 32; ++sub) {
             if (fetches) {
                 prefetch<type>(panel, sub);
             }
-            const uint8_t * codes = panel + 64 * layout.low_bits * sub;
+            const Part<Avx2, type> part(panel, sub);
             const uint8_t * x = tile + 64 * columns * sub;
-            Lanes total[width];
             SPECLLAMA_UNROLL
-            for (int step = 0; step < 8; ++step) {
-                const Lanes bytes = step_of<Avx2, type>(codes, step / 4, step % 4);
-                const Lanes even = {_mm256_srai_epi16(_mm256_slli_epi16(bytes.low, 8), 8),
-                                    _mm256_srai_epi16(_mm256_slli_epi16(bytes.high, 8), 8)};
-                const Lanes odd = {_mm256_srai_epi16(bytes.low, 8), _mm256_srai_epi16(bytes.high, 8)};
+            for (int first = 0; first < 4; first += pairs) {
+                Lanes total[width];
+                for (int c = 0; c < width; ++c) {
+                    total[c] = spread(int32_t{0});
+                }
                 SPECLLAMA_UNROLL
-                for (int c = 0; c < width; ++c) {
-                    const Lanes first = dot_words(even, spread_step(int_at(x + 4 * (2 * step * columns + c))));
-                    const Lanes second = dot_words(odd, spread_step(int_at(x + 4 * ((2 * step + 1) * columns + c))));
-                    total[c] = step == 0 ? first : add(total[c], first);
-                    keep(total[c]);
-                    total[c] = add(total[c], second);
-                    keep(total[c]);
+                for (int pair = first; pair < first + pairs; ++pair) {
+                    Lanes one = {};
+                    Lanes other = {};
+                    part.two_steps(pair, one, other);
+                    add_signed_step<columns>(one, x + 16 * pair * columns, total);
+                    add_signed_step<columns>(other, x + 8 * (2 * pair + 1) * columns, total);
                 }
-            }
-            if constexpr (layout.span == 0) {
                 for (int c = 0; c < width; ++c) {
-                    weighted[c] = to_floats(total[c]);
-                }
-            } else {
-                const Lanes pairs = scales_of<Avx2, type>(panel, sub / 2);
-                const Floats scale = to_floats(sub % 2 == 0 ? word(pairs, 0) : word(pairs, 1));
-                for (int c = 0; c < width; ++c) {
-                    weighted[c] = add_product(to_floats(total[c]), scale, weighted[c]);
+                    weighted[c] = layout.span == 0
+                                      ? to_floats(total[c])
+                                      : add_product(to_floats(total[c]), part.scale(first / 2), weighted[c]);
                 }
             }
         }
@@ -181,15 +283,23 @@ struct Avx2 : Avx2Lanes {
 
     // Sets `weighted` to the products of one block with some columns, times the scales within the block.
     //
-    // fetches: whether to prefetch weights that come later; tile, sums: where the codes and the sums of the first of
-    // these columns are.
+    // fetches: whether to prefetch weights that come later; tile, sums, scales: where the codes, the sums and the
+    // scales of the first of these columns are.
     template <int type, int columns, int width>
     static void weigh(const uint8_t * panel, bool fetches, const uint8_t * tile, const uint8_t * sums,
-                      Floats (&weighted)[width]) {
-        if constexpr (layout_of(static_cast<QuantizedType>(type)).is_signed) {
+                      const uint8_t * scales, Floats (&weighted)[width]) {
+        constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+        for (int c = 0; c < width; ++c) {
+            weighted[c] = spread(0.0F);
+        }
+        if constexpr (layout.is_signed) {
             weigh_signed<type, columns>(panel, fetches, tile, weighted);
+        } else if constexpr (layout.codes == Codes::thirds) {
+            weigh_thirds<type, columns>(panel, fetches, tile, sums, weighted);
+        } else if constexpr (layout.scales == Scales::float8) {
+            weigh_by_floats<type, columns>(panel, fetches, tile, sums, scales, weighted);
         } else {
-            weigh_unsigned<type, columns>(panel, fetches, tile, sums, weighted);
+            weigh_unsigned<type, columns>(panel, fetches, tile, sums, scales, weighted);
         }
     }
 };

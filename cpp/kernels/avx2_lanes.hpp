@@ -40,6 +40,66 @@ struct Avx2Lanes {
         return {bits(bytes.low, down, mask), bits(bytes.high, down, mask)};
     }
     static Lanes either(Lanes a, Lanes b) { return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)}; }
+    static Lanes common(Lanes a, int32_t mask) {
+        const __m256i all = _mm256_set1_epi32(mask);
+        return {_mm256_and_si256(a.low, all), _mm256_and_si256(a.high, all)};
+    }
+    static Lanes differing(Lanes a, Lanes b) {
+        return {_mm256_xor_si256(a.low, b.low), _mm256_xor_si256(a.high, b.high)};
+    }
+    static Lanes shift_down(Lanes a, int bits) {
+        return {_mm256_srli_epi32(a.low, bits), _mm256_srli_epi32(a.high, bits)};
+    }
+    static Lanes shift_up(Lanes a, int bits) {
+        return bits < 0 ? shift_down(a, -bits) : Lanes{_mm256_slli_epi32(a.low, bits), _mm256_slli_epi32(a.high, bits)};
+    }
+    static __m256i widen_eight_bytes(const uint8_t * at) {
+        return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(at)));
+    }
+    static Lanes widen_bytes(const uint8_t * at) { return {widen_eight_bytes(at), widen_eight_bytes(at + 8)}; }
+    // In which third of 256 each byte is: the highest two bits of three quarters of what is 1 less.
+    static __m256i thirds(__m256i bytes) {
+        const __m256i less = _mm256_subs_epu8(bytes, _mm256_set1_epi8(1));
+        return bits(_mm256_avg_epu8(less, _mm256_avg_epu8(less, _mm256_setzero_si256())), 6, 3);
+    }
+    static Lanes thirds(Lanes bytes) { return {thirds(bytes.low), thirds(bytes.high)}; }
+    static Lanes add_bytes(Lanes a, Lanes b) {
+        return {_mm256_add_epi8(a.low, b.low), _mm256_add_epi8(a.high, b.high)};
+    }
+    // Entries of a table of four bytes.
+    static Lanes gather_fours(const uint32_t * table, Lanes indices) {
+        const auto * entries = reinterpret_cast<const int *>(table);
+        return {_mm256_i32gather_epi32(entries, indices.low, 4), _mm256_i32gather_epi32(entries, indices.high, 4)};
+    }
+    // The first and the last four bytes of entries of eight bytes.
+    static void gather_eights(const uint32_t * table, __m256i indices, __m256i & first, __m256i & second) {
+        // The halves are put together again in halves, so each half of the rows is gathered by both registers.
+        const __m256i sorted = _mm256_permute4x64_epi64(indices, 0xD8);
+        const auto * entries = reinterpret_cast<const long long *>(table);
+        const __m256 one = _mm256_castsi256_ps(_mm256_i32gather_epi64(entries, _mm256_castsi256_si128(sorted), 8));
+        const __m256 other =
+            _mm256_castsi256_ps(_mm256_i32gather_epi64(entries, _mm256_extracti128_si256(sorted, 1), 8));
+        first = _mm256_castps_si256(_mm256_shuffle_ps(one, other, 0x88));
+        second = _mm256_castps_si256(_mm256_shuffle_ps(one, other, 0xDD));
+    }
+    static void gather_eights(const uint32_t * table, Lanes indices, Lanes & first, Lanes & second) {
+        gather_eights(table, indices.low, first.low, second.low);
+        gather_eights(table, indices.high, first.high, second.high);
+    }
+    // Negates the bytes whose sign is set. signs: four bytes for each row, with the signs of eight values each. The
+    // bytes are the half `half` of the eight values `eight`.
+    static __m256i negate(__m256i bytes, __m256i signs, int eight, int half) {
+        const __m256i places = _mm256_add_epi8(_mm256_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12,  //
+                                                                0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12),
+                                               _mm256_set1_epi8(static_cast<char>(eight)));
+        const __m256i bits = _mm256_set1_epi32(static_cast<int32_t>(half == 0 ? 0x08040201U : 0x80402010U));
+        const __m256i found = _mm256_and_si256(_mm256_shuffle_epi8(signs, places), bits);
+        const __m256i is_set = _mm256_cmpeq_epi8(found, bits);
+        return _mm256_sub_epi8(_mm256_xor_si256(bytes, is_set), is_set);
+    }
+    static Lanes negate(Lanes bytes, Lanes signs, int eight, int half) {
+        return {negate(bytes.low, signs.low, eight, half), negate(bytes.high, signs.high, eight, half)};
+    }
     static Lanes flip_signs(Lanes bytes) {
         const __m256i sign = _mm256_set1_epi8(-128);
         return {_mm256_xor_si256(bytes.low, sign), _mm256_xor_si256(bytes.high, sign)};
@@ -73,6 +133,11 @@ struct Avx2Lanes {
     static Floats to_floats(Lanes lanes) { return {_mm256_cvtepi32_ps(lanes.low), _mm256_cvtepi32_ps(lanes.high)}; }
     static __m256 load_eight_halves(const uint8_t * at) { return _mm256_cvtph_ps(load_half(at)); }
     static Floats load_halves(const uint8_t * at) { return {load_eight_halves(at), load_eight_halves(at + 16)}; }
+    static __m256 load_eight_float8(const uint8_t * at) {
+        const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(at));
+        return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 7));
+    }
+    static Floats load_float8(const uint8_t * at) { return {load_eight_float8(at), load_eight_float8(at + 8)}; }
     // Floats of which only the first 16 bits are stored; the other 16 bits are 0.
     static __m256 load_eight_first_halves(const uint8_t * at) {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_half(at)), 16));
@@ -118,6 +183,11 @@ struct Avx2Floats : private Avx2Lanes {
         return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(at))));
     }
     static Floats load_bytes(const uint8_t * at) { return {load_eight_bytes(at), load_eight_bytes(at + 8)}; }
+    static Floats load_nibbles(const uint8_t * at, bool high, const int8_t (&values)[16]) {
+        const __m128i all = values_of_nibbles(at, high, values);
+        return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(all)),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(all, all)))};
+    }
     // Past the caches, to a multiple of 32 bytes.
     static void stream(float * at, Floats values) {
         _mm256_stream_ps(at, values.low);

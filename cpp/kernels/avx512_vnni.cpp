@@ -37,6 +37,46 @@ struct Avx512Lanes {
         return _mm512_and_si512(bytes, _mm512_set1_epi8(static_cast<char>(mask)));
     }
     static Lanes either(Lanes a, Lanes b) { return _mm512_or_si512(a, b); }
+    static Lanes common(Lanes a, int32_t mask) { return _mm512_and_si512(a, spread(mask)); }
+    static Lanes differing(Lanes a, Lanes b) { return _mm512_xor_si512(a, b); }
+    static Lanes shift_down(Lanes a, int bits) { return _mm512_srli_epi32(a, static_cast<unsigned>(bits)); }
+    static Lanes shift_up(Lanes a, int bits) {
+        return bits < 0 ? shift_down(a, -bits) : _mm512_slli_epi32(a, static_cast<unsigned>(bits));
+    }
+    static Lanes widen_bytes(const uint8_t * at) {
+        return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(at)));
+    }
+    static Lanes add_bytes(Lanes a, Lanes b) { return _mm512_add_epi8(a, b); }
+    // In which third of 256 each byte is: the highest two bits of three quarters of what is 1 less.
+    static Lanes thirds(Lanes bytes) {
+        const Lanes less = _mm512_subs_epu8(bytes, _mm512_set1_epi8(1));
+        return bits(_mm512_avg_epu8(less, _mm512_avg_epu8(less, _mm512_setzero_si512())), 6, 3);
+    }
+    // Entries of a table of four bytes.
+    static Lanes gather_fours(const uint32_t * table, Lanes indices) {
+        return _mm512_i32gather_epi32(indices, table, 4);
+    }
+    // The first and the last four bytes of entries of eight bytes.
+    static void gather_eights(const uint32_t * table, Lanes indices, Lanes & first, Lanes & second) {
+        // The halves are put together again in quarters, so each quarter of the rows is gathered by both registers.
+        const Lanes sorted = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), indices);
+        const auto * entries = reinterpret_cast<const long long *>(table);
+        const __m512 one = _mm512_castsi512_ps(_mm512_i32gather_epi64(_mm512_castsi512_si256(sorted), entries, 8));
+        const __m512 other =
+            _mm512_castsi512_ps(_mm512_i32gather_epi64(_mm512_extracti64x4_epi64(sorted, 1), entries, 8));
+        first = _mm512_castps_si512(_mm512_shuffle_ps(one, other, 0x88));
+        second = _mm512_castps_si512(_mm512_shuffle_ps(one, other, 0xDD));
+    }
+    // Negates the bytes whose sign is set. signs: four bytes for each row, with the signs of eight values each. The
+    // bytes are the half `half` of the eight values `eight`.
+    static Lanes negate(Lanes bytes, Lanes signs, int eight, int half) {
+        const __m128i places = _mm_add_epi8(_mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12),
+                                            _mm_set1_epi8(static_cast<char>(eight)));
+        const Lanes spread_signs = _mm512_shuffle_epi8(signs, _mm512_broadcast_i32x4(places));
+        const __mmask64 is_set =
+            _mm512_test_epi8_mask(spread_signs, spread(static_cast<int32_t>(half == 0 ? 0x08040201U : 0x80402010U)));
+        return _mm512_mask_sub_epi8(bytes, is_set, _mm512_setzero_si512(), bytes);
+    }
     static Lanes flip_signs(Lanes bytes) { return _mm512_xor_si512(bytes, _mm512_set1_epi8(-128)); }
     static Lanes shuffle(Lanes bytes, Lanes indices) { return _mm512_shuffle_epi8(bytes, indices); }
     static Lanes add(Lanes a, Lanes b) { return _mm512_add_epi32(a, b); }
@@ -54,6 +94,10 @@ struct Avx512Lanes {
     static void keep(Lanes & /*lanes*/) {}
     static Floats to_floats(Lanes lanes) { return _mm512_cvtepi32_ps(lanes); }
     static Floats load_halves(const uint8_t * at) { return _mm512_cvtph_ps(load_half(at)); }
+    static Floats load_float8(const uint8_t * at) {
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(at));
+        return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 7));
+    }
     // Floats of which only the first 16 bits are stored; the other 16 bits are 0.
     static Floats load_first_halves(const uint8_t * at) {
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_half(at)), 16));
@@ -82,6 +126,10 @@ struct Avx512Floats {
     static Floats spread_half(const uint8_t * at) { return spread(float_of_half(at)); }
     static Floats load_bytes(const uint8_t * at) {
         return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(at))));
+    }
+    // The values of 16 nibbles: the low or the high ones of 16 bytes.
+    static Floats load_nibbles(const uint8_t * at, bool high, const int8_t (&values)[16]) {
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(values_of_nibbles(at, high, values)));
     }
     static void store(float * at, Floats values) { _mm512_storeu_ps(at, values); }
     // Past the caches, to a multiple of 32 bytes.
@@ -124,7 +172,7 @@ struct Avx512Floats {
 };
 
 template <int type, int columns>
-constexpr Multiply kMultiply = multiply_panel<ByteDots<Avx512Lanes>, type, columns>;
+constexpr Multiply kMultiply = multiply_panel<ByteDots<StepDots<Avx512Lanes>>, type, columns>;
 
 }  // namespace
 

@@ -23,7 +23,7 @@ struct AvxVnniLanes : Avx2Lanes {
 };
 
 template <int type, int columns>
-constexpr Multiply kMultiply = multiply_panel<ByteDots<AvxVnniLanes>, type, columns>;
+constexpr Multiply kMultiply = multiply_panel<ByteDots<StepDots<AvxVnniLanes>>, type, columns>;
 
 }  // namespace
 

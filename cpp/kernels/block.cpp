@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/grids.hpp"
+
 namespace specllama::kernels {
 
 namespace {
@@ -146,6 +148,155 @@ void take_mxfp4(const uint8_t * source, Block & block) {
     split_nibbles(source + 1, block.codes);
 }
 
+// The scales of NVFP4 are numbers without a sign. The byte of what is no number stands for 0.
+void take_nvfp4(const uint8_t * source, Block & block) {
+    for (int i = 0; i < 4; ++i) {
+        block.scales[i] = static_cast<int8_t>(source[i] == 0x7F ? 0 : source[i] & 0x7F);
+        for (int k = 0; k < 8; ++k) {
+            const uint8_t two = source[4 + 8 * i + k];
+            block.codes[16 * i + k] = two & 15;
+            block.codes[16 * i + 8 + k] = two >> 4;
+        }
+    }
+}
+
+void take_q1_0(const uint8_t * source, Block & block) {
+    block.d = read16(source);
+    for (int i = 0; i < 128; ++i) {
+        block.codes[i] = (source[2 + i / 8] >> (i % 8)) & 1;
+    }
+}
+
+void take_q2_0(const uint8_t * source, Block & block) {
+    block.d = read16(source);
+    for (int i = 0; i < 64; ++i) {
+        block.codes[i] = (source[2 + i / 4] >> (2 * (i % 4))) & 3;
+    }
+}
+
+void take_tq2_0(const uint8_t * __restrict source, Block & __restrict block) {
+    split_pairs(source, block.codes);
+    block.d = read16(source + 64);
+}
+
+// Splits bytes into digits of base 3: the first digit of each byte, then the second of each, and so on. A byte holds
+// its number, divided by 243, as a fraction of 256.
+uint8_t * split_thirds(const uint8_t * bytes, int count, int digits, uint8_t * codes) {
+    int power = 1;
+    for (int digit = 0; digit < digits; ++digit, power *= 3) {
+        for (int i = 0; i < count; ++i) {
+            const int left = bytes[i] * power & 0xFF;
+            *codes++ = static_cast<uint8_t>(left * 3 >> 8);
+        }
+    }
+    return codes;
+}
+
+void take_tq1_0(const uint8_t * source, Block & block) {
+    uint8_t * codes = split_thirds(source, 32, 5, block.codes);
+    codes = split_thirds(source + 32, 16, 5, codes);
+    split_thirds(source + 48, 4, 4, codes);
+    block.d = read16(source + 52);
+}
+
+uint32_t read32(const uint8_t * at) { return read16(at) | static_cast<uint32_t>(read16(at + 2)) << 16; }
+
+// The signs of eight values: seven bits, and an eighth that makes the number of ones even.
+uint32_t whole_signs(uint32_t seven) {
+    uint32_t folded = seven ^ (seven >> 4);
+    folded ^= folded >> 2;
+    folded ^= folded >> 1;
+    return seven | (folded & 1) << 7;
+}
+
+// Takes four times seven signs out of the low 28 bits of a number.
+uint32_t all_signs(uint32_t coded) {
+    uint32_t signs = 0;
+    for (int i = 0; i < 4; ++i) {
+        signs |= whole_signs(coded >> (7 * i) & 127) << (8 * i);
+    }
+    return signs;
+}
+
+// Takes nibbles, the lower half of a byte first.
+void take_nibbles(const uint8_t * source, int count, Block & block) {
+    for (int i = 0; i < count; ++i) {
+        block.scales[i] = static_cast<int8_t>((source[i / 2] >> (4 * (i % 2))) & 15);
+    }
+}
+
+void take_iq2_xxs(const uint8_t * source, Block & block) {
+    for (int part = 0; part < 8; ++part, source += 8) {
+        for (int i = 0; i < 4; ++i) {
+            block.entries[4 * part + i] = source[i];
+        }
+        const uint32_t coded = read32(source + 4);
+        block.signs[part] = all_signs(coded);
+        block.scales[part] = static_cast<int8_t>(coded >> 28);
+    }
+}
+
+void take_iq2_xs(const uint8_t * source, Block & block) {
+    for (int part = 0; part < 8; ++part) {
+        for (int i = 0; i < 4; ++i) {
+            const uint16_t coded = read16(source + 8 * part + 2 * i);
+            block.entries[4 * part + i] = coded & 511;
+            block.signs[part] |= whole_signs(coded >> 9) << (8 * i);
+        }
+    }
+    take_nibbles(source + 64, 16, block);
+}
+
+void take_iq2_s(const uint8_t * source, Block & block) {
+    for (int part = 0; part < 8; ++part) {
+        const int high = source[64 + part];
+        for (int i = 0; i < 4; ++i) {
+            block.entries[4 * part + i] = static_cast<uint16_t>(source[4 * part + i] | (high >> (2 * i) & 3) << 8);
+        }
+        block.signs[part] = read32(source + 32 + 4 * part);
+    }
+    take_nibbles(source + 72, 16, block);
+}
+
+void take_iq3_xxs(const uint8_t * source, Block & block) {
+    for (int i = 0; i < 64; ++i) {
+        block.entries[i] = source[i];
+    }
+    for (int part = 0; part < 8; ++part) {
+        const uint32_t coded = read32(source + 64 + 4 * part);
+        block.signs[part] = all_signs(coded);
+        block.scales[part] = static_cast<int8_t>(coded >> 28);
+    }
+}
+
+void take_iq3_s(const uint8_t * source, Block & block) {
+    for (int part = 0; part < 8; ++part) {
+        const int high = source[64 + part];
+        for (int i = 0; i < 8; ++i) {
+            block.entries[8 * part + i] = static_cast<uint16_t>(source[8 * part + i] | (high >> i & 1) << 8);
+        }
+        block.signs[part] = read32(source + 72 + 4 * part);
+    }
+    take_nibbles(source + 104, 8, block);
+}
+
+void take_grid(QuantizedType type, const uint8_t * source, Block & block) {
+    std::memset(block.signs, 0, sizeof block.signs);
+    block.d = read16(source);
+    switch (type) {
+        case QuantizedType::iq2_xxs:
+            return take_iq2_xxs(source + 2, block);
+        case QuantizedType::iq2_xs:
+            return take_iq2_xs(source + 2, block);
+        case QuantizedType::iq2_s:
+            return take_iq2_s(source + 2, block);
+        case QuantizedType::iq3_xxs:
+            return take_iq3_xxs(source + 2, block);
+        default:
+            return take_iq3_s(source + 2, block);
+    }
+}
+
 void take_small(QuantizedType type, const uint8_t * source, Block & block) {
     block.d = read16(source);
     switch (type) {
@@ -174,6 +325,9 @@ void take_small(QuantizedType type, const uint8_t * source, Block & block) {
 }  // namespace
 
 void take_apart(QuantizedType type, const uint8_t * source, Block & block) {
+    if (layout_of(type).is_grid()) {
+        return take_grid(type, source, block);
+    }
     switch (type) {
         case QuantizedType::q2_k:
             return take_q2_k(source, block);
@@ -189,25 +343,56 @@ void take_apart(QuantizedType type, const uint8_t * source, Block & block) {
             return take_iq4_xs(source, block);
         case QuantizedType::mxfp4:
             return take_mxfp4(source, block);
+        case QuantizedType::nvfp4:
+            return take_nvfp4(source, block);
+        case QuantizedType::q1_0:
+            return take_q1_0(source, block);
+        case QuantizedType::q2_0:
+            return take_q2_0(source, block);
+        case QuantizedType::tq1_0:
+            return take_tq1_0(source, block);
+        case QuantizedType::tq2_0:
+            return take_tq2_0(source, block);
+        case QuantizedType::f16:
+        case QuantizedType::bf16:
+            std::memcpy(block.codes, source, 64);
+            return;
         default:
             return take_small(type, source, block);
     }
 }
 
+namespace {
+
+// The value `index` of a block, before its offset is subtracted.
+int value_of(QuantizedType type, const Block & block, int index) {
+    const Layout layout = layout_of(type);
+    const int code = block.codes[index];
+    if (layout.is_grid()) {
+        const uint32_t * entry = grid_of(type) + block.entries[index / layout.entry] * (layout.entry / 4);
+        const auto magnitude = static_cast<int>(entry[index % layout.entry / 4] >> (8 * (index % 4)) & 0xFF);
+        return (block.signs[index / 32] >> (index % 32) & 1) != 0 ? -magnitude : magnitude;
+    }
+    if (layout.is_table()) {
+        return (layout.codes == Codes::fp4 ? kFp4Values : kIq4Values)[code];
+    }
+    return layout.is_signed ? static_cast<int8_t>(code) : layout.low_bits == 1 ? 2 * code : code;
+}
+
+}  // namespace
+
 void dequantize(QuantizedType type, const Block & block, double * values) {
     const Layout layout = layout_of(type);
-    const double d = scale_of(layout, block.d);
+    const double d = layout.has_d() ? scale_of(layout, block.d) : 1.0;
     const double dmin = half_to_float(block.dmin);
     for (int i = 0; i < layout.values; ++i) {
-        int code = block.codes[i];
-        if (layout.is_table()) {
-            code = (layout.codes == Codes::fp4 ? kFp4Values : kIq4Values)[code];
-        } else if (layout.is_signed) {
-            code = static_cast<int8_t>(block.codes[i]);
+        if (layout.is_float()) {
+            values[i] = float_at(layout, block.codes + 2 * i);
+            continue;
         }
         const int group = layout.span == 0 ? 0 : i / layout.span;
-        const int scale = layout.span == 0 ? 1 : block.scales[group];
-        values[i] = d * scale * (code - layout.offset);
+        const double scale = layout.span == 0 ? 1.0 : scale_of_span(layout.scales, block.scales[group]);
+        values[i] = d * scale * (value_of(type, block, i) - layout.offset);
         if (layout.kind == Offset::minimum) {
             values[i] -= dmin * block.minima[group];
         } else if (layout.kind == Offset::added) {
@@ -218,9 +403,30 @@ void dequantize(QuantizedType type, const Block & block, double * values) {
 
 float scale_of(const Layout & layout, uint16_t d) {
     if (layout.codes != Codes::fp4) {
-        return half_to_float(d);
+        return half_to_float(d) * (layout.is_grid() ? grid_factor(layout) : 1.0F);
     }
-    const uint32_t bits = static_cast<uint32_t>(d) << 16;
+    return brain_to_float(d);
+}
+
+float scale_of_span(Scales scales, int8_t code) {
+    switch (scales) {
+        case Scales::float8:
+            return half_to_float(static_cast<uint16_t>(code << 7)) * kFloat8Factor;
+        case Scales::nibbles:
+        case Scales::in_signs:
+            return static_cast<float>(2 * code + 1);
+        default:
+            return code;
+    }
+}
+
+float float_at(const Layout & layout, const uint8_t * at) {
+    const uint16_t bits = read16(at);
+    return layout.codes == Codes::half ? half_to_float(bits) : brain_to_float(bits);
+}
+
+float brain_to_float(uint16_t brain) {
+    const uint32_t bits = static_cast<uint32_t>(brain) << 16;
     float value = 0.0F;
     std::memcpy(&value, &bits, sizeof value);
     return value;

@@ -2,16 +2,19 @@
 // registers. The rules of panel_product.hpp hold here, too.
 #pragma once
 
+#include "kernels/grid_product.hpp"
 #include "kernels/panel_product.hpp"
 
 namespace specllama::kernels {
 
 namespace {
 
+// Adds products step by step.
+//
 // Base: the operations on registers, with dot_bytes(sum, codes, signed bytes); kSignedProducts: whether codes may be
 // signed, too; kHoldsAllSums: whether the registers hold two sums of each column.
 template <class Base>
-struct ByteDots : Base {
+struct StepDots : Base {
     using typename Base::Floats;
     using typename Base::Lanes;
 
@@ -31,112 +34,191 @@ struct ByteDots : Base {
         return Base::shuffle(is_fp4 ? Base::fp4_values() : factors(Base::iq4_values()), codes);
     }
 
-    template <int type>
-    static Lanes factors_of_step(const uint8_t * codes, int half, int index) {
+    // The steps 2 * pair and 2 * pair + 1 of 32 values, as the instruction takes them.
+    template <int type, class Values>
+    static void two_factors(const Values & part, int pair, Lanes & first, Lanes & second) {
         constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
-        const Lanes code = step_of<ByteDots, type>(codes, half, index);
-        return layout.is_signed && !layout.is_table() ? factors(code) : code;
-    }
-
-    // Adds the products of 16 values to the sums of some columns.
-    template <int type, int columns, int width>
-    static void add_half(const uint8_t * codes, int half, const uint8_t * tile, Lanes (&dot)[width]) {
-        SPECLLAMA_UNROLL
-        for (int index = 0; index < 4; ++index) {
-            const Lanes code = factors_of_step<type>(codes, half, index);
-            SPECLLAMA_UNROLL
-            for (int c = 0; c < width; ++c) {
-                const auto x = Base::spread_step(int_at(tile + 4 * ((4 * half + index) * columns + c)));
-                dot[c] = Base::dot_bytes(dot[c], code, x);
-                Base::keep(dot[c]);
-            }
+        part.two_steps(pair, first, second);
+        if constexpr (layout.is_signed && !layout.is_table()) {
+            first = factors(first);
+            second = factors(second);
         }
     }
 
+    // Adds the products of one step to the sums of some columns.
+    template <int columns, int width>
+    static void add_step(Lanes code, const uint8_t * step, Lanes (&dot)[width]) {
+        SPECLLAMA_UNROLL
+        for (int c = 0; c < width; ++c) {
+            dot[c] = Base::dot_bytes(dot[c], code, Base::spread_step(int_at(step + 4 * c)));
+            Base::keep(dot[c]);
+        }
+    }
+
+    // Adds the products of some pairs of steps to the sums of some columns.
+    template <int type, int columns, int width, class Values>
+    static void add_pairs(const Values & part, int first, int last, const uint8_t * tile, Lanes (&dot)[width]) {
+        SPECLLAMA_UNROLL
+        for (int pair = first; pair < last; ++pair) {
+            Lanes one = {};
+            Lanes other = {};
+            two_factors<type>(part, pair, one, other);
+            add_step<columns>(one, tile + 8 * pair * columns, dot);
+            add_step<columns>(other, tile + 4 * (2 * pair + 1) * columns, dot);
+        }
+    }
+};
+
+// Dots: StepDots, or another struct with add_pairs.
+template <class Dots>
+struct ByteDots : Dots {
+    using typename Dots::Floats;
+    using typename Dots::Lanes;
+
     // Adds the products of 16 values that share a scale.
-    template <int type, int columns, int width>
-    static void add_scaled_half(const uint8_t * codes, int half, const uint8_t * tile, Floats scale,
+    template <int type, int columns, int width, class Values>
+    static void add_scaled_half(const Values & part, int span, const uint8_t * tile, const uint8_t * sums,
                                 Floats (&weighted)[width]) {
-        static_assert(!begins_below_zero<ByteDots, type>());
-        if constexpr (Base::kHoldsAllSums) {
+        const int half = span % 2;
+        const Floats scale = part.scale(half);
+        if constexpr (Dots::kHoldsAllSums) {
             Lanes dot[width];
-            for (int c = 0; c < width; ++c) {
-                dot[c] = Base::spread(int32_t{0});
-            }
-            add_half<type, columns>(codes, half, tile, dot);
+            begin<ByteDots, type, columns>(sums, span, dot);
+            Dots::template add_pairs<type, columns>(part, 2 * half, 2 * half + 2, tile, dot);
             add_scaled(dot, scale, weighted);
         } else {
-            add_half_by_columns<type, columns>(codes, half, tile, scale, weighted);
+            add_half_by_columns<type, columns>(part, span, tile, sums, scale, weighted);
         }
     }
 
     // Does what add_scaled_half does, but column by column. The codes of the four steps stay in registers, so that more
     // columns share the work of unpacking.
-    template <int type, int columns, int width>
-    static void add_half_by_columns(const uint8_t * codes, int half, const uint8_t * tile, Floats scale,
-                                    Floats (&weighted)[width]) {
+    template <int type, int columns, int width, class Values>
+    static void add_half_by_columns(const Values & part, int span, const uint8_t * tile, const uint8_t * sums,
+                                    Floats scale, Floats (&weighted)[width]) {
+        const int half = span % 2;
         Lanes code[4];
         SPECLLAMA_UNROLL
-        for (int index = 0; index < 4; ++index) {
-            code[index] = factors_of_step<type>(codes, half, index);
-            Base::keep(code[index]);
+        for (int pair = 0; pair < 2; ++pair) {
+            Dots::template two_factors<type>(part, 2 * half + pair, code[2 * pair], code[2 * pair + 1]);
+            Dots::keep(code[2 * pair]);
+            Dots::keep(code[2 * pair + 1]);
         }
         SPECLLAMA_UNROLL
         for (int c = 0; c < width; ++c) {
-            Lanes dot = Base::spread(int32_t{0});
+            Lanes dot = beginning<ByteDots, type, columns>(sums, span, c);
             SPECLLAMA_UNROLL
             for (int index = 0; index < 4; ++index) {
-                const auto x = Base::spread_step(int_at(tile + 4 * ((4 * half + index) * columns + c)));
-                dot = Base::dot_bytes(dot, code[index], x);
+                const auto x = Dots::spread_step(int_at(tile + 4 * ((4 * half + index) * columns + c)));
+                dot = Dots::dot_bytes(dot, code[index], x);
             }
-            Base::keep(dot);
-            weighted[c] = Base::add_product(Base::to_floats(dot), scale, weighted[c]);
+            Dots::keep(dot);
+            weighted[c] = Dots::add_product(Dots::to_floats(dot), scale, weighted[c]);
         }
     }
 
     template <int width>
     static void add_scaled(const Lanes (&dot)[width], Floats scale, Floats (&weighted)[width]) {
         for (int c = 0; c < width; ++c) {
-            weighted[c] = Base::add_product(Base::to_floats(dot[c]), scale, weighted[c]);
+            weighted[c] = Dots::add_product(Dots::to_floats(dot[c]), scale, weighted[c]);
+        }
+    }
+
+    template <int width>
+    static void clear(Floats (&sum)[width]) {
+        for (int c = 0; c < width; ++c) {
+            sum[c] = Dots::spread(0.0F);
+        }
+    }
+
+    // Ends a group of values of the columns: adds its products to `weighted`, and begins the next group.
+    template <int type, int columns, int width>
+    static void end_group(const uint8_t * scales, int group, const Lanes (&dot)[width], Floats (&products)[width],
+                          Floats (&weighted)[width]) {
+        constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+        SPECLLAMA_UNROLL
+        for (int c = 0; c < width; ++c) {
+            if constexpr (layout.span == 0) {
+                products[c] = Dots::to_floats(dot[c]);
+            }
+            if constexpr (layout.num_groups() == 1) {
+                weighted[c] = products[c];
+            } else {
+                const Floats scale = Dots::spread(float_at(scales + 4 * (group * columns + c)));
+                weighted[c] = Dots::add_product(products[c], scale, weighted[c]);
+                products[c] = Dots::spread(0.0F);
+            }
+        }
+    }
+
+    // Adds the products of some digits of base 3, of which five share a byte.
+    template <int columns, int width>
+    static void add_thirds(Lanes left, int digits, const uint8_t * tile, Lanes (&dot)[width]) {
+        SPECLLAMA_UNROLL
+        for (int digit = 0; digit < digits; ++digit) {
+            Dots::template add_step<columns>(Dots::thirds(left), tile + 4 * digit * columns, dot);
+            left = Dots::add_bytes(left, Dots::add_bytes(left, left));
+        }
+    }
+
+    template <int type, int columns, int width>
+    static void weigh_thirds(const uint8_t * panel, bool fetches, const uint8_t * tile, const uint8_t * sums,
+                             Floats (&weighted)[width]) {
+        constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+        constexpr int steps = layout.values / kStep;
+        Lanes dot[width];
+        begin<ByteDots, type, columns>(sums, 0, dot);
+        for (int line = 0; line < steps / kThirds; ++line) {
+            if (fetches) {
+                __builtin_prefetch(panel + kAhead + 64 * line);
+            }
+            add_thirds<columns>(Dots::load(panel + 64 * line), kThirds, tile + 4 * kThirds * line * columns, dot);
+        }
+        constexpr int last = steps / kThirds;
+        add_thirds<columns>(Dots::load(panel + 64 * last), steps % kThirds, tile + 4 * kThirds * last * columns, dot);
+        SPECLLAMA_UNROLL
+        for (int c = 0; c < width; ++c) {
+            weighted[c] = Dots::to_floats(dot[c]);
         }
     }
 
     // Sets `weighted` to the products of one block with some columns, times the scales within the block.
     //
-    // fetches: whether to prefetch weights that come later; tile, sums: where the codes and the sums of the first of
-    // these columns are.
+    // fetches: whether to prefetch weights that come later; tile, sums, scales: where the codes, the sums and the
+    // scales of the first of these columns are.
     template <int type, int columns, int width>
     static void weigh(const uint8_t * panel, bool fetches, const uint8_t * tile, const uint8_t * sums,
-                      Floats (&weighted)[width]) {
+                      const uint8_t * scales, Floats (&weighted)[width]) {
         constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
-        [[maybe_unused]] Lanes dot[width];
-        for (int c = 0; c < width; ++c) {
-            weighted[c] = Base::spread(0.0F);
+        constexpr int parts = layout.group / 32;  // of a group
+        if constexpr (layout.codes == Codes::thirds) {
+            weigh_thirds<type, columns>(panel, fetches, tile, sums, weighted);
+            return;
         }
+        [[maybe_unused]] Lanes dot[width];
+        Floats group[width];
+        clear(weighted);
+        clear(group);
         for (int sub = 0; sub < layout.values / 32; ++sub) {
             if (fetches) {
                 prefetch<type>(panel, sub);
             }
-            const uint8_t * codes = panel + 64 * (layout.low_bits + layout.high_bits) * sub;
+            const Part<ByteDots, type> part(panel, sub);
             const uint8_t * x = tile + 32 * columns * sub;
-            if constexpr (layout.span != 16) {
-                begin<ByteDots, type, columns>(sums, sub, dot);
-            }
-            if constexpr (layout.span == 0) {
-                add_half<type, columns>(codes, 0, x, dot);
-                add_half<type, columns>(codes, 1, x, dot);
-                for (int c = 0; c < width; ++c) {
-                    weighted[c] = Base::to_floats(dot[c]);
-                }
-            } else if constexpr (layout.span == 32) {
-                const Lanes pairs = scales_of<ByteDots, type>(panel, sub / 2);
-                add_half<type, columns>(codes, 0, x, dot);
-                add_half<type, columns>(codes, 1, x, dot);
-                add_scaled(dot, Base::to_floats(Base::word(pairs, sub % 2)), weighted);
+            if constexpr (layout.span == 16) {
+                add_scaled_half<type, columns>(part, 2 * sub, x, sums, group);
+                add_scaled_half<type, columns>(part, 2 * sub + 1, x, sums, group);
             } else {
-                const Lanes pairs = scales_of<ByteDots, type>(panel, sub);
-                add_scaled_half<type, columns>(codes, 0, x, Base::to_floats(Base::word(pairs, 0)), weighted);
-                add_scaled_half<type, columns>(codes, 1, x, Base::to_floats(Base::word(pairs, 1)), weighted);
+                if (layout.span == 32 || sub % parts == 0) {
+                    begin<ByteDots, type, columns>(sums, layout.span == 32 ? sub : sub / parts, dot);
+                }
+                Dots::template add_pairs<type, columns>(part, 0, 4, x, dot);
+            }
+            if constexpr (layout.span == 32) {
+                add_scaled(dot, part.scale(0), group);
+            }
+            if ((sub + 1) % parts == 0) {
+                end_group<type, columns>(scales, sub / parts, dot, group, weighted);
             }
         }
     }

@@ -23,15 +23,24 @@ namespace specllama::kernels {
 enum class CacheType : int {
     half,    // float16
     single,  // float32
-    q8,      // ggml's Q8_0: a float16, then 32 signed bytes. A byte times the float16 is exact in float32
+    // A float16, then 32 codes. What a code stands for, times the float16, is exact in float32.
+    q8,   // ggml's Q8_0: signed bytes
+    q4,   // ggml's Q4_0: nibbles, which stand for -8 to 7. The low nibbles of 16 bytes come first, then the high ones
+    iq4,  // ggml's IQ4_NL: nibbles in the same order, indices of kIq4Values
 };
-constexpr int kCacheTypes = 3;
-constexpr int64_t kQ8Values = 32;  // numbers in a block of q8
-constexpr int64_t kQ8Bytes = 34;   // bytes of such a block
+constexpr int kCacheTypes = 5;
+constexpr int64_t kBlockValues = 32;  // numbers in a block of a quantized type
 
-// The bytes of `length` numbers; for q8 these must be whole blocks.
+constexpr bool is_quantized(CacheType type) { return type != CacheType::half && type != CacheType::single; }
+
+// The bytes of a block of a quantized type; else those of a number.
+constexpr int64_t block_bytes(CacheType type) {
+    return type == CacheType::half ? 2 : type == CacheType::single ? 4 : type == CacheType::q8 ? 34 : 18;
+}
+
+// The bytes of `length` numbers; for quantized types these must be whole blocks.
 constexpr int64_t cache_bytes(CacheType type, int64_t length) {
-    return type == CacheType::q8 ? length / kQ8Values * kQ8Bytes : length * (type == CacheType::half ? 2 : 4);
+    return (is_quantized(type) ? length / kBlockValues : length) * block_bytes(type);
 }
 
 // Rows of a cache. The numbers of a row stand side by side.
@@ -40,7 +49,7 @@ struct CacheRows {
     int64_t stride;  // bytes from one row to the next
 };
 
-// The length of a row is a multiple of kFloatLanes, and for q8 of kQ8Values, too.
+// The length of a row is a multiple of kFloatLanes, and for quantized types of kBlockValues, too.
 constexpr int kFloatLanes = 16;
 // The most queries (or columns) that are computed together.
 constexpr int kMostQueries = 16;

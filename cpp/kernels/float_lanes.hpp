@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "kernels/float_kernels.hpp"
+#include "kernels/quantized_type.hpp"
 #include "kernels/recurrent_lanes.hpp"
 
 namespace specllama::kernels {
@@ -18,11 +19,17 @@ template <class F, CacheType type>
 inline typename F::Floats lanes_of(const uint8_t * row, int64_t at) {
     if constexpr (type == CacheType::half) {
         return F::load_halves(row + 2 * at);
-    } else if constexpr (type == CacheType::q8) {
-        const uint8_t * block = row + at / kQ8Values * kQ8Bytes;
-        return F::multiply(F::spread_half(block), F::load_bytes(block + 2 + at % kQ8Values));
-    } else {
+    } else if constexpr (type == CacheType::single) {
         return F::load(reinterpret_cast<const float *>(row) + at);
+    } else {
+        const uint8_t * block = row + at / kBlockValues * block_bytes(type);
+        const int64_t place = at % kBlockValues;
+        if constexpr (type == CacheType::q8) {
+            return F::multiply(F::spread_half(block), F::load_bytes(block + 2 + place));
+        } else {
+            constexpr const int8_t (&values)[16] = type == CacheType::q4 ? kQ4Values : kIq4Values;
+            return F::multiply(F::spread_half(block), F::load_nibbles(block + 2, place != 0, values));
+        }
     }
 }
 
@@ -345,8 +352,10 @@ void merge(Partial & into, const Partial & from, int64_t length) {
 
 template <class F>
 constexpr FloatKernels kFloatKernels = {
-    {multiply_rows<F, CacheType::half>, multiply_rows<F, CacheType::single>, multiply_rows<F, CacheType::q8>},
-    {attend<F, CacheType::half>, attend<F, CacheType::single>, attend<F, CacheType::q8>},
+    {multiply_rows<F, CacheType::half>, multiply_rows<F, CacheType::single>, multiply_rows<F, CacheType::q8>,
+     multiply_rows<F, CacheType::q4>, multiply_rows<F, CacheType::iq4>},
+    {attend<F, CacheType::half>, attend<F, CacheType::single>, attend<F, CacheType::q8>, attend<F, CacheType::q4>,
+     attend<F, CacheType::iq4>},
     merge<F>,
     update_state<F>};
 

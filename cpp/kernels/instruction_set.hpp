@@ -19,9 +19,6 @@ constexpr int kMostColumns = 8;
 // out: [columns][kPanelRows] floats, all of which are written; stride: floats from one column to the next.
 using Multiply = void (*)(const uint8_t * panel, int64_t num_blocks, const uint8_t * tile, float * out, int64_t stride);
 
-// Quantizes 32 or 256 numbers.
-using Quantize = void (*)(const float * x, int values, QuantizedBlock & block);
-
 struct InstructionSet {
     const char * name;
     bool wide_signed;  // whether the tiles of types with signed values are wide: codes of 16 bits
@@ -31,6 +28,13 @@ struct InstructionSet {
     FloatKernels floats;
 
     bool wide(QuantizedType type) const { return wide_signed && layout_of(type).is_signed; }
+    // See quantize_block and place.
+    void quantize_block(QuantizedType type, const float * x, QuantizedBlock & block) const {
+        kernels::quantize_block(layout_of(type), quantize, x, block);
+    }
+    void place(QuantizedType type, const QuantizedBlock & block, int width, int column, uint8_t * tile_part) const {
+        kernels::place(layout_of(type), wide(type), block, width, column, tile_part);
+    }
 };
 
 // The set in plain C++, for any processor. Every other set gives the same bits, except where a sum of a block does not

@@ -18,8 +18,8 @@ std::vector<uint8_t> quantized_tile(const InstructionSet & set, QuantizedType ty
     QuantizedBlock block = {};
     for (int column = 0; column < width; ++column) {
         for (int64_t b = 0; b < num_blocks; ++b) {
-            set.quantize(x + column * values + b * layout.values, layout.values, block);
-            place(layout, set.wide(type), block, width, column, tile.data() + b * block_bytes);
+            set.quantize_block(type, x + column * values + b * layout.values, block);
+            set.place(type, block, width, column, tile.data() + b * block_bytes);
         }
     }
     return tile;

@@ -7,7 +7,7 @@ namespace specllama::kernels {
 namespace {
 
 template <int type, int columns>
-constexpr Multiply kMultiply = multiply_panel<ByteDots<NeonLanes>, type, columns>;
+constexpr Multiply kMultiply = multiply_panel<ByteDots<StepDots<NeonLanes>>, type, columns>;
 
 }  // namespace
 

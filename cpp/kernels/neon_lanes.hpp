@@ -67,6 +67,76 @@ struct NeonLanes {
     static Lanes either(const Lanes & a, const Lanes & b) {
         return lanes([&](int i) { return vorrq_s32(a.at[i], b.at[i]); });
     }
+    static Lanes common(const Lanes & a, int32_t mask) {
+        return lanes([&](int i) { return vandq_s32(a.at[i], vdupq_n_s32(mask)); });
+    }
+    static Lanes differing(const Lanes & a, const Lanes & b) {
+        return lanes([&](int i) { return veorq_s32(a.at[i], b.at[i]); });
+    }
+    // Down, if `up` is negative.
+    static Lanes shift_up(const Lanes & a, int up) {
+        return lanes(
+            [&](int i) { return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a.at[i]), vdupq_n_s32(up))); });
+    }
+    static Lanes shift_down(const Lanes & a, int down) { return shift_up(a, -down); }
+    static Lanes widen_bytes(const uint8_t * at) {
+        const uint8x16_t all = vld1q_u8(at);
+        const uint16x8_t low = vmovl_u8(vget_low_u8(all));
+        const uint16x8_t high = vmovl_high_u8(all);
+        return {{vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(low))), vreinterpretq_s32_u32(vmovl_high_u16(low)),
+                 vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(high))), vreinterpretq_s32_u32(vmovl_high_u16(high))}};
+    }
+    static Lanes add_bytes(const Lanes & a, const Lanes & b) {
+        return lanes([&](int i) { return lanes_of(vaddq_u8(bytes(a.at[i]), bytes(b.at[i]))); });
+    }
+    // In which third of 256 each byte is: the highest two bits of three quarters of it.
+    static Lanes thirds(const Lanes & a) {
+        return lanes([&](int i) {
+            const uint8x16_t all = bytes(a.at[i]);
+            return lanes_of(vshrq_n_u8(vhaddq_u8(all, vshrq_n_u8(all, 1)), 6));
+        });
+    }
+    // Entries of a table of four bytes.
+    static Lanes gather_fours(const uint32_t * table, const Lanes & indices) {
+        int32_t index[4 * kRegisters];
+        store_lanes(index, indices);
+        return lanes([&](int i) {
+            const uint32_t four[4] = {table[index[4 * i]], table[index[4 * i + 1]], table[index[4 * i + 2]],
+                                      table[index[4 * i + 3]]};
+            return vreinterpretq_s32_u32(vld1q_u32(four));
+        });
+    }
+    // The first and the last four bytes of entries of eight bytes.
+    static void gather_eights(const uint32_t * table, const Lanes & indices, Lanes & first, Lanes & second) {
+        int32_t index[4 * kRegisters];
+        store_lanes(index, indices);
+        SPECLLAMA_UNROLL
+        for (int i = 0; i < kRegisters; ++i) {
+            const uint32x2_t a = vld1_u32(table + 2 * index[4 * i]);
+            const uint32x2_t b = vld1_u32(table + 2 * index[4 * i + 1]);
+            const uint32x2_t c = vld1_u32(table + 2 * index[4 * i + 2]);
+            const uint32x2_t d = vld1_u32(table + 2 * index[4 * i + 3]);
+            first.at[i] = vreinterpretq_s32_u32(vcombine_u32(vzip1_u32(a, b), vzip1_u32(c, d)));
+            second.at[i] = vreinterpretq_s32_u32(vcombine_u32(vzip2_u32(a, b), vzip2_u32(c, d)));
+        }
+    }
+    static void store_lanes(int32_t * at, const Lanes & values) {
+        SPECLLAMA_UNROLL
+        for (int i = 0; i < kRegisters; ++i) {
+            vst1q_s32(at + 4 * i, values.at[i]);
+        }
+    }
+    // Negates the bytes whose sign is set. signs: four bytes for each row, with the signs of eight values each. The
+    // bytes are the half `half` of the eight values `eight`.
+    static Lanes negate(const Lanes & values, const Lanes & signs, int eight, int half) {
+        static constexpr uint8_t kPlaces[16] = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12};
+        const uint8x16_t places = vaddq_u8(vld1q_u8(kPlaces), vdupq_n_u8(static_cast<uint8_t>(eight)));
+        const uint8x16_t chosen = vreinterpretq_u8_u32(vdupq_n_u32(half == 0 ? 0x08040201U : 0x80402010U));
+        return lanes([&](int i) {
+            const uint8x16_t is_set = vtstq_u8(vqtbl1q_u8(bytes(signs.at[i]), places), chosen);
+            return lanes_of(vsubq_u8(veorq_u8(bytes(values.at[i]), is_set), is_set));
+        });
+    }
     static Lanes shuffle(const Lanes & table, const Lanes & indices) {
         return lanes([&](int i) { return lanes_of(vqtbl1q_u8(bytes(table.at[i]), bytes(indices.at[i]))); });
     }
@@ -109,6 +179,16 @@ struct NeonLanes {
     static float32x4_t load_four_halves(const uint8_t * at) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at))); }
     static Floats load_halves(const uint8_t * at) {
         return floats([&](int i) { return load_four_halves(at + 8 * i); });
+    }
+    static float32x4_t load_four_float8(uint16x4_t bytes) {
+        return vcvt_f32_f16(vreinterpret_f16_u16(vshl_n_u16(bytes, 7)));
+    }
+    static Floats load_float8(const uint8_t * at) {
+        const uint8x16_t all = vld1q_u8(at);
+        const uint16x8_t low = vmovl_u8(vget_low_u8(all));
+        const uint16x8_t high = vmovl_high_u8(all);
+        return {{load_four_float8(vget_low_u16(low)), load_four_float8(vget_high_u16(low)),
+                 load_four_float8(vget_low_u16(high)), load_four_float8(vget_high_u16(high))}};
     }
     // Floats of which only the first 16 bits are stored; the other 16 bits are 0.
     static Floats load_first_halves(const uint8_t * at) {
@@ -175,8 +255,13 @@ struct NeonFloats : private NeonLanes {
         __builtin_memcpy(&half, at, sizeof half);
         return spread(vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(half))), 0));
     }
-    static Floats load_bytes(const uint8_t * at) {
-        const int8x16_t all = vreinterpretq_s8_u8(vld1q_u8(at));
+    static Floats load_bytes(const uint8_t * at) { return floats_of(vreinterpretq_s8_u8(vld1q_u8(at))); }
+    // The values of 16 nibbles: the low or the high ones of 16 bytes.
+    static Floats load_nibbles(const uint8_t * at, bool high, const int8_t (&values)[16]) {
+        const uint8x16_t bytes = vld1q_u8(at);
+        return floats_of(vqtbl1q_s8(vld1q_s8(values), high ? vshrq_n_u8(bytes, 4) : vandq_u8(bytes, vdupq_n_u8(15))));
+    }
+    static Floats floats_of(int8x16_t all) {
         const int16x8_t low = vmovl_s8(vget_low_s8(all));
         const int16x8_t high = vmovl_high_s8(all);
         return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_high_s16(low)),
@@ -222,28 +307,28 @@ struct NeonFloats : private NeonLanes {
 };
 
 // Gives the same result as quantize_plain.
-inline void quantize_neon(const float * x, int values, QuantizedBlock & block) {
+inline void quantize_neon(const float * x, int values, float & d, int8_t * codes, int16_t * sums) {
     float32x4_t most = vdupq_n_f32(0.0F);
     for (int i = 0; i < values; i += 4) {
         most = larger_of(vabsq_f32(vld1q_f32(x + i)), most);
     }
     const float largest = largest_of(most);
-    block.d = largest / 127.0F;
+    d = largest / 127.0F;
     const float inverse = largest > 0.0F ? 127.0F / largest : 0.0F;
     const float32x4_t limit = vdupq_n_f32(127.0F);
     for (int i = 0; i < values; i += 16) {
-        int16x4_t codes[4];
+        int16x4_t four[4];
         SPECLLAMA_UNROLL
         for (int part = 0; part < 4; ++part) {
             const float32x4_t scaled = vrndnq_f32(vmulq_n_f32(vld1q_f32(x + i + 4 * part), inverse));
             // NaN, and what is too large, gets the code -127.
             const uint32x4_t is_code = vcleq_f32(vabsq_f32(scaled), limit);
-            codes[part] = vmovn_s32(vbslq_s32(is_code, vcvtq_s32_f32(scaled), vdupq_n_s32(-127)));
+            four[part] = vmovn_s32(vbslq_s32(is_code, vcvtq_s32_f32(scaled), vdupq_n_s32(-127)));
         }
         const int8x16_t all =
-            vcombine_s8(vmovn_s16(vcombine_s16(codes[0], codes[1])), vmovn_s16(vcombine_s16(codes[2], codes[3])));
-        vst1q_s8(block.codes + i, all);
-        block.sums[i / 16] = vaddlvq_s8(all);
+            vcombine_s8(vmovn_s16(vcombine_s16(four[0], four[1])), vmovn_s16(vcombine_s16(four[2], four[3])));
+        vst1q_s8(codes + i, all);
+        sums[i / 16] = vaddlvq_s8(all);
     }
 }
 

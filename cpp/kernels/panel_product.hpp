@@ -7,6 +7,7 @@
 // added to them. kWideSigned: whether the tiles of these types are wide (see InstructionSet).
 #pragma once
 
+#include "kernels/grids.hpp"
 #include "kernels/instruction_set.hpp"
 
 namespace specllama::kernels {
@@ -52,6 +53,9 @@ inline typename Isa::Lanes step_of(const uint8_t * codes, int half, int index) {
         return Isa::load(codes + 64 * (4 * half + index));
     }
     constexpr bool nibbles = layout.low_bits == 4;
+    if constexpr (layout.low_bits == 1) {
+        return Isa::bits(Isa::load(codes), 4 * half + index - 1, 2);
+    }
     typename Isa::Lanes code =
         Isa::bits(Isa::load(codes + 64 * (nibbles ? index : half)), nibbles ? 4 * half : 2 * index, nibbles ? 15 : 3);
     const uint8_t * high = codes + 64 * layout.low_bits;
@@ -72,7 +76,7 @@ template <class Isa, int type>
 inline typename Isa::Lanes scales_of(const uint8_t * panel, int pair) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
     const uint8_t * at = panel + layout.scales_at() + 2 * kPanelRows * pair;
-    if constexpr (layout.packed) {
+    if constexpr (layout.scales == Scales::with_minimum) {
         return Isa::low_nibbles(Isa::widen_unsigned(at));
     } else {
         return Isa::widen_signed(at);
@@ -84,12 +88,43 @@ inline typename Isa::Lanes minima_of(const uint8_t * panel, int pair) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
     if constexpr (layout.kind != Offset::minimum) {
         return scales_of<Isa, type>(panel, pair);
-    } else if constexpr (layout.packed) {
+    } else if constexpr (layout.scales == Scales::with_minimum) {
         return Isa::high_nibbles(Isa::widen_unsigned(panel + layout.scales_at() + 2 * kPanelRows * pair));
     } else {
         return Isa::widen_unsigned(panel + layout.minima_at() + 2 * kPanelRows * pair);
     }
 }
+
+// The part `sub` of a block: 32 values of all rows.
+template <class Isa, int type, bool is_grid = layout_of(static_cast<QuantizedType>(type)).is_grid()>
+class Part {
+public:
+    Part(const uint8_t * panel, int sub) : panel_(panel), sub_(sub) {}
+
+    // The steps 2 * pair and 2 * pair + 1: unsigned codes, or signed bytes if the type is signed.
+    void two_steps(int pair, typename Isa::Lanes & first, typename Isa::Lanes & second) const {
+        constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+        const uint8_t * codes = panel_ + layout.part_bytes() * sub_;
+        first = step_of<Isa, type>(codes, pair / 2, 2 * (pair % 2));
+        second = step_of<Isa, type>(codes, pair / 2, 2 * (pair % 2) + 1);
+    }
+
+    // The scales of the half `half`, or of all values if they share one.
+    typename Isa::Floats scale(int half) const {
+        constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+        const int index = layout.span == 16 ? 2 * sub_ + half : sub_;
+        if constexpr (layout.scales == Scales::float8) {
+            const uint8_t * at = panel_ + layout.scales_at() + kPanelRows * index;
+            return Isa::multiply(Isa::load_float8(at), Isa::spread(kFloat8Factor));
+        } else {
+            return Isa::to_floats(Isa::word(scales_of<Isa, type>(panel_, index / 2), index % 2));
+        }
+    }
+
+private:
+    const uint8_t * panel_;
+    int sub_;
+};
 
 // The offset of a type: by how much its values are too large, as Isa multiplies them.
 template <class Isa, int type>
@@ -98,31 +133,39 @@ constexpr int offset_of() {
     return layout.is_signed && !Isa::kSignedProducts ? 128 : layout.offset;
 }
 
-// Whether the offset is subtracted before products become floats. This happens if the type has no scales, or if 128 was
-// added to make values unsigned. Then the products of 32 values are the same in every instruction set, and so are all
-// roundings after them.
+// Whether the offset is subtracted before products become floats. This happens if the type has no scales or scales that
+// are floats, or if 128 was added to make values unsigned. Then the products of a span are the same in every
+// instruction set, and so are all roundings after them.
 template <class Isa, int type>
 constexpr bool begins_below_zero() {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
-    return (layout.span == 0 || layout.is_signed) && !layout.has_minimum() && offset_of<Isa, type>() != 0;
+    return (layout.span == 0 || layout.is_signed || layout.scales == Scales::float8) && !layout.has_minimum() &&
+           offset_of<Isa, type>() != 0;
 }
 
-// Sets `dot` to the initial values of the sums of products of the `sub`-th 32 values of a block.
-template <class Isa, int type, int columns, int width>
-inline void begin(const uint8_t * sums, int sub, typename Isa::Lanes (&dot)[width]) {
+// Returns the initial value of the sum of products of the span `span` of a block with the column `c`, or of the group
+// `span` if there are no scales.
+template <class Isa, int type, int columns>
+inline typename Isa::Lanes beginning(const uint8_t * sums, int span, int c) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
     constexpr int offset = offset_of<Isa, type>();
+    if constexpr (!begins_below_zero<Isa, type>()) {
+        return Isa::spread(int32_t{0});
+    } else if constexpr (layout.span == 0) {
+        return Isa::spread(-offset * int_at(sums + 4 * (span * columns + c)));
+    } else {
+        // The sums of two spans stand side by side, and one of them is used.
+        const typename Isa::Lanes two = Isa::spread(int_at(sums + 4 * (span / 2 * columns + c)));
+        return Isa::dot_words(two, Isa::spread(span % 2 == 0 ? -offset & 0xFFFF : -offset * 0x10000));
+    }
+}
+
+// Sets `dot` to the initial values of the sums of some columns.
+template <class Isa, int type, int columns, int width>
+inline void begin(const uint8_t * sums, int span, typename Isa::Lanes (&dot)[width]) {
     SPECLLAMA_UNROLL
     for (int c = 0; c < width; ++c) {
-        if constexpr (!begins_below_zero<Isa, type>()) {
-            dot[c] = Isa::spread(int32_t{0});
-        } else if constexpr (layout.span == 0) {
-            dot[c] = Isa::spread(-offset * int_at(sums + 4 * c));
-        } else {
-            static_assert(layout.span == 32);  // the sums of two spans stand side by side, and one of them is used
-            const typename Isa::Lanes two = Isa::spread(int_at(sums + 4 * (sub / 2 * columns + c)));
-            dot[c] = Isa::dot_words(two, Isa::spread(sub % 2 == 0 ? -offset & 0xFFFF : -offset * 0x10000));
-        }
+        dot[c] = beginning<Isa, type, columns>(sums, span, c);
     }
 }
 
@@ -162,12 +205,15 @@ inline typename Isa::Floats scales_of_blocks(const uint8_t * panel) {
     const uint8_t * at = panel + layout.d_at();
     if constexpr (layout.codes == Codes::fp4) {
         return Isa::load_first_halves(at);
+    } else if constexpr (layout.is_grid() && grid_factor(layout) != 1.0F) {
+        return Isa::multiply(Isa::load_halves(at), Isa::spread(grid_factor(layout)));
     } else {
         return Isa::load_halves(at);
     }
 }
 
-// Adds the products of one block to the sums of some columns of a tile, of which the first is `first`.
+// Adds the products of one block to the sums of some columns of a tile, of which the first is `first`. If the columns
+// have several scales in a block, Isa::weigh has multiplied by these already.
 template <class Isa, int type, int columns, int first, int width>
 inline void add_columns(const uint8_t * panel, const uint8_t * tile, typename Isa::Floats (&sum)[columns]) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
@@ -177,8 +223,11 @@ inline void add_columns(const uint8_t * panel, const uint8_t * tile, typename Is
     const uint8_t * scales = tile + (shape.code_bytes + shape.sum_bytes) * columns + 4 * first;
     typename Isa::Floats weighted[width];
     typename Isa::Floats low[width];
-    Isa::template weigh<type, columns, width>(panel, first == 0, tile + 4 * first, sums, weighted);
-    const typename Isa::Floats d = scales_of_blocks<Isa, type>(panel);
+    Isa::template weigh<type, columns, width>(panel, first == 0, tile + 4 * first, sums, scales, weighted);
+    typename Isa::Floats d = Isa::spread(1.0F);
+    if constexpr (layout.has_d()) {
+        d = scales_of_blocks<Isa, type>(panel);
+    }
     if constexpr (layout.has_minimum()) {
         lower<Isa, type, columns>(panel, sums, low);
         const typename Isa::Floats dmin = Isa::load_halves(panel + layout.minimum_at());
@@ -203,22 +252,49 @@ inline void add_columns(const uint8_t * panel, const uint8_t * tile, typename Is
     }
     SPECLLAMA_UNROLL
     for (int c = 0; c < width; ++c) {
-        sum[first + c] = Isa::add_product(weighted[c], Isa::spread(float_at(scales + 4 * c)), sum[first + c]);
+        const float scale = layout.num_groups() > 1 ? 1.0F : float_at(scales + 4 * c);
+        sum[first + c] = Isa::add_product(weighted[c], Isa::spread(scale), sum[first + c]);
+    }
+}
+
+// Adds the products of 32 values to the sums of some columns, of weights that are floats: one value after the other.
+template <class Isa, int type, int columns, int first, int width>
+inline void add_floats(const uint8_t * panel, const uint8_t * tile, typename Isa::Floats (&sum)[columns]) {
+    constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+    for (int i = 0; i < layout.values; ++i) {
+        const uint8_t * at = panel + 2 * kPanelRows * i;
+        if (first == 0 && i % 2 == 0) {
+            __builtin_prefetch(at + kAhead);
+        }
+        const typename Isa::Floats weights =
+            layout.codes == Codes::half ? Isa::load_halves(at) : Isa::load_first_halves(at);
+        SPECLLAMA_UNROLL
+        for (int c = 0; c < width; ++c) {
+            const float x = float_at(tile + 4 * (i * columns + first + c));
+            sum[first + c] = Isa::add_product(weights, Isa::spread(x), sum[first + c]);
+        }
     }
 }
 
 // Adds the products of one block to all sums, with as many columns at a time as the registers have room for.
 template <class Isa, int type, int columns>
 inline void add_block(const uint8_t * panel, const uint8_t * tile, typename Isa::Floats (&sum)[columns]) {
-    constexpr int most = Isa::columns_at_once(layout_of(static_cast<QuantizedType>(type)));
-    if constexpr (columns <= most) {
-        add_columns<Isa, type, columns, 0, columns>(panel, tile, sum);
+    constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+    constexpr int most = Isa::columns_at_once(layout);
+    constexpr int half = columns <= most ? columns : (columns + 1) / 2;
+    static_assert(columns <= 2 * most);
+    if constexpr (layout.is_float()) {
+        add_floats<Isa, type, columns, 0, half>(panel, tile, sum);
     } else {
-        static_assert(columns <= 2 * most);
-        constexpr int half = (columns + 1) / 2;
         add_columns<Isa, type, columns, 0, half>(panel, tile, sum);
+    }
+    if constexpr (columns > half) {
         asm("" : "+r"(panel));  // else the compiler keeps the panel's data on the stack for the second half
-        add_columns<Isa, type, columns, half, columns - half>(panel, tile, sum);
+        if constexpr (layout.is_float()) {
+            add_floats<Isa, type, columns, half, columns - half>(panel, tile, sum);
+        } else {
+            add_columns<Isa, type, columns, half, columns - half>(panel, tile, sum);
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 
 #include "kernels/block.hpp"
 #include "kernels/float_lanes.hpp"
+#include "kernels/grids.hpp"
 #include "kernels/instruction_set.hpp"
 
 namespace specllama::kernels {
@@ -25,17 +26,69 @@ int bits(const uint8_t * panel, int line, int row, int byte, int from, int width
     return (panel[64 * line + kStep * row + byte] >> from) & ((1 << width) - 1);
 }
 
-// The value `index` of 32 values of a row, before its offset is subtracted.
-int value_at(const Layout & layout, const uint8_t * panel, int row, int index) {
+// The digit of base 3 that stands for the value `index` of a block.
+int third_at(const uint8_t * panel, int row, int index) {
     const int step = index / kStep;
+    int left = panel[64 * (step / kThirds) + kStep * row + index % kStep];
+    for (int digit = 0; digit < step % kThirds; ++digit) {
+        left = left * 3 & 0xFF;
+    }
+    return left * 3 >> 8;
+}
+
+// The number of signs and other bits of 32 values of a row with a grid.
+uint32_t signs_at(const Layout & layout, const uint8_t * lines, int row) {
+    return read<uint32_t>(lines + 64 * (32 / layout.entry / 4) + kStep * row);
+}
+
+// The value `index` of a block of a row with a grid.
+int grid_value_at(QuantizedType type, const uint8_t * panel, int row, int index) {
+    const Layout layout = layout_of(type);
+    const int part = index / 32;
+    const int which = index % 32 / layout.entry;  // the entry
+    const int eight = index % 32 / 8;
+    const uint8_t * lines = panel + layout.part_bytes() * part;
+    const uint32_t coded = signs_at(layout, lines, row);
+    int entry = lines[64 * (which / 4) + kStep * row + which % 4];
+    bool is_negative = (coded >> (index % 32) & 1) != 0;
+    if (layout.whole_signs) {
+        const int bits = layout.index_bits - 8;
+        const int high = panel[layout.high_at() + kPanelRows * part + row];
+        entry |= (high >> (bits * which) & ((1 << bits) - 1)) << 8;
+    } else {
+        const uint32_t seven = coded >> (7 * eight) & 127;
+        bool is_odd = false;
+        for (uint32_t left = seven; left != 0; left &= left - 1) {
+            is_odd = !is_odd;
+        }
+        is_negative = index % 8 == 7 ? is_odd : (seven >> (index % 8) & 1) != 0;
+        entry |= layout.index_bits == 9 ? static_cast<int>(coded >> (28 + eight) & 1) << 8 : 0;
+    }
+    const uint32_t four = grid_of(type)[entry * (layout.entry / 4) + index % layout.entry / 4];
+    const auto magnitude = static_cast<int>(four >> (8 * (index % 4)) & 0xFF);
+    return is_negative ? -magnitude : magnitude;
+}
+
+// The value `index` of a block of a row, before its offset is subtracted.
+int value_at(QuantizedType type, const uint8_t * block, int row, int index) {
+    const Layout layout = layout_of(type);
+    if (layout.is_grid()) {
+        return grid_value_at(type, block, row, index);
+    } else if (layout.codes == Codes::thirds) {
+        return third_at(block, row, index);
+    }
+    const uint8_t * panel = block + layout.part_bytes() * (index / 32);
+    const int step = index % 32 / kStep;
     const int byte = index % kStep;
     int code = 0;
     if (layout.low_bits == 8) {
         return static_cast<int8_t>(panel[64 * step + kStep * row + byte]);
     } else if (layout.low_bits == 4) {
         code = bits(panel, step % 4, row, byte, 4 * (step / 4), 4);
-    } else {
+    } else if (layout.low_bits == 2) {
         code = bits(panel, step / 4, row, byte, 2 * (step % 4), 2);
+    } else {
+        code = 2 * bits(panel, 0, row, byte, step, 1);
     }
     if (layout.high_bits == 1) {
         code |= bits(panel, layout.low_bits, row, byte, step, 1) << layout.low_bits;
@@ -45,59 +98,115 @@ int value_at(const Layout & layout, const uint8_t * panel, int row, int index) {
     return layout.is_table() ? (layout.codes == Codes::fp4 ? kFp4Values : kIq4Values)[code] : code;
 }
 
-// The product of one block of one row with one column.
-float product(const Layout & layout, const uint8_t * panel, const uint8_t * tile, int width, int row, int column) {
+// The scale of the span `index`, and its minimum. The minimum of a type without minima is the scale.
+struct ScaleAndMinimum {
+    float scale;
+    int minimum;
+};
+
+ScaleAndMinimum scale_at(const Layout & layout, const uint8_t * panel, int row, int index) {
+    if (layout.scales == Scales::in_signs) {
+        const uint32_t coded = signs_at(layout, panel + layout.part_bytes() * index, row);
+        return {scale_of_span(layout.scales, static_cast<int8_t>(coded >> 28)), 0};
+    }
+    if (layout.scales == Scales::nibbles) {
+        const int two = panel[layout.scales_at() + kPanelRows * (index / 2) + row];
+        return {scale_of_span(layout.scales, static_cast<int8_t>(two >> (4 * (index % 2)) & 15)), 0};
+    }
+    if (layout.scales == Scales::float8) {
+        return {scale_of_span(layout.scales, static_cast<int8_t>(panel[layout.scales_at() + kPanelRows * index + row])),
+                0};
+    }
+    const int at = 2 * kPanelRows * (index / 2) + 2 * row + index % 2;
+    const auto scale = static_cast<int8_t>(panel[layout.scales_at() + at]);
+    if (layout.scales == Scales::with_minimum) {
+        return {static_cast<float>(scale & 15), panel[layout.scales_at() + at] >> 4};
+    }
+    const int minimum = layout.kind == Offset::minimum ? panel[layout.minima_at() + at] : scale;
+    return {static_cast<float>(scale), minimum};
+}
+
+// Whether the offset is subtracted from the products of each span, as integers.
+constexpr bool lowers_spans(const Layout & layout) { return layout.span == 0 || layout.scales == Scales::float8; }
+
+// The product of one block of one row with one column, without the column's scale if it has only one.
+float product(QuantizedType type, const uint8_t * panel, const uint8_t * tile, int width, int row, int column) {
+    const Layout layout = layout_of(type);
     const TileShape shape = tile_shape(layout, false);
     const uint8_t * sums = tile + shape.code_bytes * width;
-    const int span = layout.span == 0 ? 32 : layout.span;
+    const uint8_t * groups = sums + shape.sum_bytes * width + 4 * column;
+    const int span = layout.span == 0 ? layout.group : layout.span;
+    float total = 0.0F;
     // The sum of scale * dot. AVX2 adds integers instead, which is the same as long as the sum fits into 24 bits.
     float weighted = 0.0F;
     int32_t lowered = 0;  // the sum of minimum (or scale) * the sum of a span's codes
     for (int begin = 0; begin < layout.values; begin += span) {
         int32_t dot = 0;
         for (int i = begin; i < begin + span; ++i) {
-            const uint8_t * part = panel + 64 * (layout.low_bits + layout.high_bits) * (i / 32);
             const auto code = static_cast<int8_t>(tile[4 * ((i / kStep) * width + column) + i % kStep]);
-            dot += value_at(layout, part, row, i % 32) * code;
+            dot += value_at(type, panel, row, i) * code;
+        }
+        const int index = begin / span;
+        const int32_t sum = layout.span == 0
+                                ? read<int32_t>(sums + 4 * (index * width + column))
+                                : read<int16_t>(sums + 4 * ((index / 2) * width + column) + 2 * (index % 2));
+        if (lowers_spans(layout) && !layout.has_minimum()) {
+            dot -= layout.offset * sum;
         }
         if (layout.span == 0) {
             weighted = static_cast<float>(dot);
-            lowered = read<int32_t>(sums + 4 * column);
-            continue;
+            lowered = sum;
+        } else {
+            const ScaleAndMinimum found = scale_at(layout, panel, row, index);
+            weighted = std::fma(static_cast<float>(dot), found.scale, weighted);
+            lowered += found.minimum * sum;
         }
-        const int index = begin / span;
-        const int at = 2 * kPanelRows * (index / 2) + 2 * row + index % 2;
-        int scale = static_cast<int8_t>(panel[layout.scales_at() + at]);
-        int minimum = scale;
-        if (layout.packed) {
-            minimum = panel[layout.scales_at() + at] >> 4;
-            scale &= 15;
-        } else if (layout.kind == Offset::minimum) {
-            minimum = panel[layout.minima_at() + at];
+        if (layout.num_groups() > 1 && (begin + span) % layout.group == 0) {
+            total = std::fma(weighted, read<float>(groups + 4 * (begin / layout.group) * width), total);
+            weighted = 0.0F;
         }
-        weighted = std::fma(static_cast<float>(dot), static_cast<float>(scale), weighted);
-        lowered += minimum * read<int16_t>(sums + 4 * ((index / 2) * width + column) + 2 * (index % 2));
     }
-    const float d = scale_of(layout, read<uint16_t>(panel + layout.d_at() + 2 * row));
+    if (layout.num_groups() > 1) {
+        weighted = total;
+    }
+    const float d = layout.has_d() ? scale_of(layout, read<uint16_t>(panel + layout.d_at() + 2 * row)) : 1.0F;
     const auto low = static_cast<float>(lowered);
     if (layout.has_minimum()) {
         const float dmin = half_to_float(read<uint16_t>(panel + layout.minimum_at() + 2 * row));
         return std::fma(layout.kind == Offset::minimum ? -dmin : dmin, low, d * weighted);
     }
-    return d * (layout.offset == 0 ? weighted : std::fma(static_cast<float>(-layout.offset), low, weighted));
+    const bool lowers = layout.offset != 0 && !lowers_spans(layout);
+    return d * (lowers ? std::fma(static_cast<float>(-layout.offset), low, weighted) : weighted);
+}
+
+// Multiplies weights that are floats, one value after the other.
+float add_floats(const Layout & layout, const uint8_t * panel, const uint8_t * tile, int width, int row, int column,
+                 float sum) {
+    for (int i = 0; i < layout.values; ++i) {
+        const float weight = float_at(layout, panel + 2 * (kPanelRows * i + row));
+        sum = std::fma(weight, read<float>(tile + 4 * (i * width + column)), sum);
+    }
+    return sum;
 }
 
 template <int type, int width>
 void multiply(const uint8_t * panel, int64_t num_blocks, const uint8_t * tile, float * out, int64_t stride) {
-    constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+    constexpr auto kType = static_cast<QuantizedType>(type);
+    constexpr Layout layout = layout_of(kType);
     const TileShape shape = tile_shape(layout, false);
     for (int column = 0; column < width; ++column) {
         for (int row = 0; row < kPanelRows; ++row) {
             float sum = 0.0F;
             for (int64_t b = 0; b < num_blocks; ++b) {
+                const uint8_t * weights = panel + b * layout.panel_bytes();
                 const uint8_t * block = tile + b * width * shape.column_bytes();
-                const auto d = read<float>(block + (shape.code_bytes + shape.sum_bytes) * width + 4 * column);
-                sum = std::fma(product(layout, panel + b * layout.panel_bytes(), block, width, row, column), d, sum);
+                if (layout.is_float()) {
+                    sum = add_floats(layout, weights, block, width, row, column, sum);
+                    continue;
+                }
+                const float found = product(kType, weights, block, width, row, column);
+                const uint8_t * d = block + (shape.code_bytes + shape.sum_bytes) * width + 4 * column;
+                sum = layout.num_groups() > 1 ? found + sum : std::fma(found, read<float>(d), sum);
             }
             out[column * stride + row] = sum;
         }
@@ -131,6 +240,9 @@ struct PlainFloats {
     static Floats spread_half(const uint8_t * at) { return spread(half_to_float(read<uint16_t>(at))); }
     static Floats load_bytes(const uint8_t * at) {
         return each([&](int i) { return static_cast<float>(static_cast<int8_t>(at[i])); });
+    }
+    static Floats load_nibbles(const uint8_t * at, bool high, const int8_t (&values)[16]) {
+        return each([&](int i) { return static_cast<float>(values[high ? at[i] >> 4 : at[i] & 15]); });
     }
     static void store(float * at, const Floats & a) { std::memcpy(at, a.at, sizeof a.at); }
     static void stream(float * at, const Floats & a) { store(at, a); }

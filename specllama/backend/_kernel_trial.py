@@ -29,21 +29,22 @@ def main(library: str, instruction_set: str) -> str:
     """Compare our results with ggml's. Returns why the kernels must not be used; empty if they may."""
     cpu = CpuBackend(ctypes.CDLL(library))
     silence(cpu)
-    ours = offer_to(cpu, instruction_set).address
+    made = offer_to(cpu, instruction_set)
+    ours, kinds = made.address, {kind: _core.quantized_types()[kind].number for kind in made.types}
     why_not = _tried_theirs(Products(cpu, *_SHAPES[0], max(_COLUMNS)), ours)
     if why_not:
         return why_not
-    _core.KernelBufferType.take_weights(list(_core.quantized_types()))
+    _core.KernelBufferType.take_weights(made.types)
     for inputs, outputs in _SHAPES:
         products = Products(cpu, inputs, outputs, max(_COLUMNS))
-        for kind, quantized in _core.quantized_types().items():
-            why_not = _tried(products, kind, quantized.number, ours, outputs)
+        for kind, number in kinds.items():
+            why_not = _tried(products, kind, number, ours, outputs)
             if why_not:
                 return f"{why_not}, weights of {inputs} x {outputs}"
     inputs, outputs = _SHAPES[-1]
     stacked = Products(cpu, inputs, outputs * _EXPERTS, max(_COLUMNS))
-    for kind, quantized in _core.quantized_types().items():
-        why_not = _tried_experts(stacked, kind, quantized.number, ours, outputs)
+    for kind, number in kinds.items():
+        why_not = _tried_experts(stacked, kind, number, ours, outputs)
         if why_not:
             return f"{why_not}, experts of {inputs} x {outputs}"
     attention = Attention(cpu, max(_CELLS), max(_COLUMNS))

@@ -60,6 +60,10 @@ class CpuBackend:
         except AttributeError:
             raise LookupError(f"ggml has no function {name}") from None
 
+    def has(self, name: str) -> bool:
+        """Whether ggml has a function of this name."""
+        return hasattr(self._library, name)
+
     def own_address(self, name: str) -> int:
         """The address of a function of the CPU backend's own, which the registry gives by name.
 

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import array
 import ctypes
+import random
 from collections.abc import Iterator, Mapping, Sequence
 
 from .ggml import CpuBackend
 
 _F32, _I32 = 0, 26
 THREADS = 2  # of a product. Several, because with AMX each thread configures tiles of its own
+# IQ2_XXS, IQ2_XS, IQ3_XXS, IQ3_S and IQ2_S: to quantize them takes llama.cpp seconds, but any bytes are such weights.
+_MADE_UP = (16, 17, 18, 21, 22)
+_OF_BLOCK, _SCALE = 256, (0x00, 0x20)  # their values in a block, and its scale, which comes first: the float16 of 2^-7
 _ARENA = 1 << 20  # bytes of an arena for the descriptions of tensors and the graph
 _LogCallback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 # Drops ggml's messages, because `trial` searches the output for the reason of a crash. Assertions are still printed.
@@ -165,7 +169,12 @@ class Products:
             size = self._num_outputs * self._row_size(kind, self._num_inputs)
             made = self._quantized[kind] = array.array("B", bytes(size))
             shape = (self._num_outputs, self._num_inputs)
-            self._quantize(kind, self._weights.buffer_info()[0], made.buffer_info()[0], 0, *shape, None)
+            if kind in _MADE_UP:
+                made[:] = array.array("B", random.Random(kind).randbytes(size))
+                block = self._row_size(kind, _OF_BLOCK)
+                made[::block], made[1::block] = (array.array("B", [byte] * (size // block)) for byte in _SCALE)
+            else:
+                self._quantize(kind, self._weights.buffer_info()[0], made.buffer_info()[0], 0, *shape, None)
         return self._quantized[kind]
 
     def _fill(self, tensor: int, content: array.array[float] | array.array[int]) -> None:

@@ -180,4 +180,5 @@ def addresses_of_functions(cpu: CpuBackend) -> dict[str, int]:
     Raises:
         LookupError: ggml lacks one of them.
     """
-    return {function: cpu.address(function) for function in _core.ggml_functions()}
+    optional = [function for function in _core.optional_ggml_functions() if cpu.has(function)]
+    return {function: cpu.address(function) for function in [*_core.ggml_functions(), *optional]}

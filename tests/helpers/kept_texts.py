@@ -37,3 +37,9 @@ def write_some(folder: Path, count: int, *, first: int = 0, size: int = 40, widt
         likely = np.tile(np.arange(64, dtype=np.int32), (size, 1))
         name = KeptName(f"{number:016x}", f"{number:016x}", f"{number:016x}", 1)
         write_kept(folder / str(name), Kept(tokens, 0, states, likely, shares))
+
+
+def forget_oldest(folder: Path, most: int) -> None:
+    """Delete the oldest texts until there are `most`, as a folder does that has reached its limit."""
+    for one in kept_files(folder)[:-most]:
+        Path(one.path).unlink()

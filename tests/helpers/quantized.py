@@ -1,20 +1,15 @@
-"""Quantized rows and models, made by ggml's own quantizer."""
+"""Quantized models, made by ggml's own quantizer."""
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 
-import gguf
-import numpy as np
-import numpy.typing as npt
 import pytest
-import structs
 import tiny_models
-from llama_cpp import llama_cpp as bindings
 
 from specllama import _core
 from specllama.backend.prepare import prepare_backend
+from specllama.models.catalog import FILE_TYPES
 from specllama.models.quantize import quantize
 
 TYPES = sorted(_core.quantized_types())
@@ -24,41 +19,29 @@ needs_kernels = pytest.mark.skipif(
 )
 
 
-def quantized(weights: npt.NDArray[np.float32], kind: str) -> npt.NDArray[np.uint8]:
-    """The rows of a matrix as a GGUF file of this type holds them: bytes [rows, bytes of a row]."""
-    rows, columns = weights.shape
-    values, size, number = structs.values(_core.quantized_types()[kind])
-    made = np.zeros((rows, columns // values * size), dtype=np.uint8)
-    given = np.ascontiguousarray(weights, dtype=np.float32)
-    address, count = ctypes.c_void_p, ctypes.c_int64
-    quantize = bindings._lib.ggml_quantize_chunk
-    quantize.restype = ctypes.c_size_t
-    quantize.argtypes = [ctypes.c_int, address, address, count, count, count, address]
-    assert quantize(number, given.ctypes.data, made.ctypes.data, 0, rows, columns, None) == made.nbytes
-    return made
-
-
-def dequantized_by_gguf(weights: npt.NDArray[np.uint8], kind: str) -> npt.NDArray[np.float32]:
-    """What the package gguf, llama.cpp's own in Python, takes the rows for: [rows, columns]."""
-    rows = gguf.quants.dequantize(weights, gguf.GGMLQuantizationType[kind])
-    return np.asarray(rows, dtype=np.float32)
-
-
 def quantized_model(folder: Path, kind: str) -> Path:
-    """A tiny model whose rows are whole blocks of every type, with heads of 64 numbers; made if it is not there."""
-    path, made = folder / "wide.gguf", folder / f"wide-{kind}.gguf"
-    if not path.exists():
-        vocabulary = tiny_models.word_vocabulary()
-        weights = tiny_models.llama_weights(vocabulary, 5, n_embd=256, n_ff=512)
-        tiny_models.write_llama(path, vocabulary, weights)
-    return made if made.exists() else quantize(path, kind, output=made)
+    """A tiny model whose rows are whole blocks of every type, with heads of 64 numbers; made if it is not there.
+
+    The kind is one of `FILE_TYPES`, or a type that all matrices are of.
+    """
+    vocabulary = tiny_models.word_vocabulary()
+    return _made(folder, "wide", kind, vocabulary, tiny_models.llama_weights(vocabulary, 5, n_embd=256, n_ff=512))
 
 
 def quantized_mixture(folder: Path, kind: str) -> Path:
     """The same as a mixture of experts, whose rows are not whole panels."""
-    path, made = folder / "mixture.gguf", folder / f"mixture-{kind}.gguf"
+    vocabulary = tiny_models.word_vocabulary()
+    weights = tiny_models.llama_weights(vocabulary, 5, n_embd=256, n_ff=256)
+    return _made(folder, "mixture", kind, vocabulary, tiny_models.with_experts(weights, 6))
+
+
+def _made(folder: Path, name: str, kind: str, vocabulary: tiny_models.Vocabulary, weights: tiny_models.Weights) -> Path:
+    path, made = folder / f"{name}.gguf", folder / f"{name}-{kind}.gguf"
+    if made.exists():
+        return made
+    if kind not in FILE_TYPES:
+        kinds = {name: kind for name, matrix in weights.items() if matrix.ndim > 1 and "gate_inp" not in name}
+        return tiny_models.write_llama(made, vocabulary, weights, kinds)
     if not path.exists():
-        vocabulary = tiny_models.word_vocabulary()
-        weights = tiny_models.llama_weights(vocabulary, 5, n_embd=256, n_ff=256)
-        tiny_models.write_llama(path, vocabulary, tiny_models.with_experts(weights, 6))
-    return made if made.exists() else quantize(path, kind, output=made)
+        tiny_models.write_llama(path, vocabulary, weights)
+    return quantize(path, kind, output=made)

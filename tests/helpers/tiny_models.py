@@ -14,6 +14,7 @@ from types import MappingProxyType
 import gguf
 import numpy as np
 import numpy.typing as npt
+from rows import number_of, quantized
 
 Weights = dict[str, npt.NDArray[np.float32]]
 
@@ -250,11 +251,14 @@ def _open(path: Path, arch: str, vocabulary: Vocabulary, n_embd: int, n_layer: i
 def _finish(
     writer: gguf.GGUFWriter,
     tensors: Mapping[str, npt.NDArray[np.float32]],
-    kinds: Mapping[str, gguf.GGMLQuantizationType] | None = None,
+    kinds: Mapping[str, str] | None = None,
 ) -> None:
     for name, tensor in tensors.items():
-        numbers, kind = np.ascontiguousarray(tensor, dtype=np.float32), (kinds or {}).get(name)
-        writer.add_tensor(name, numbers if kind is None else gguf.quants.quantize(numbers, kind), raw_dtype=kind)
+        numbers, kind = np.ascontiguousarray(tensor, dtype=np.float32), (kinds or {}).get(name, "F32")
+        if kind == "F32":
+            writer.add_tensor(name, numbers)
+        else:
+            writer.add_tensor(name, quantized(numbers, kind), raw_dtype=number_of(kind))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -265,7 +269,7 @@ def write_llama(
     path: Path,
     vocabulary: Vocabulary,
     weights: Weights,
-    kinds: Mapping[str, gguf.GGMLQuantizationType] | None = None,
+    kinds: Mapping[str, str] | None = None,
     arch: str = "llama",
 ) -> Path:
     """Write a llama-architecture model, of experts if it has some. `kinds` are the types that are not F32, by names.
@@ -382,7 +386,7 @@ def write_alibi(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
     writer.add_head_count(6)
     writer.add_layer_norm_eps(1e-5)
     writer.add_max_alibi_bias(8.0)
-    kinds = {name: gguf.GGMLQuantizationType.Q8_0 for name, weight in weights.items() if weight.ndim > 1}
+    kinds = {name: "Q8_0" for name, weight in weights.items() if weight.ndim > 1}
     _finish(writer, weights, kinds)
     return path
 

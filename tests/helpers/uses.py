@@ -6,6 +6,7 @@ As a program it reads cases from standard input, a line of JSON each, and answer
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -38,6 +39,10 @@ class Uses:
         self._process.stdin.write(json.dumps([kind, case]) + "\n")
         self._process.stdin.flush()
         return str(json.loads(self._process.stdout.readline()))
+
+    def imports(self, name: str) -> None:
+        """Import a module, with all that it takes long to import, once for all children."""
+        self.outcome("import", name)
 
     def close(self) -> None:
         """End the process."""
@@ -191,6 +196,10 @@ if __name__ == "__main__":
 
     for line in sys.stdin:
         kind, case = json.loads(line)
-        answer = in_child(lambda: KINDS[kind](sys.argv[1], sys.argv[2], case))  # noqa: B023
+        if kind == "import":
+            importlib.import_module(case)
+            answer = "ok"
+        else:
+            answer = in_child(lambda: KINDS[kind](sys.argv[1], sys.argv[2], case))  # noqa: B023
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()

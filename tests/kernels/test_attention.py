@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quantized import dequantized_by_gguf, quantized
+from rows import dequantized, quantized
 
 from specllama import _core
 from specllama import _core_test as _test
@@ -15,25 +17,28 @@ from specllama import _core_test as _test
 pytestmark = pytest.mark.every_case
 
 FAST = [name for name in _core.instruction_sets() if name != "plain"]
-TYPES = [np.float16, np.float32, np.uint8]
-"""Of the numbers of a cache; uint8: it holds blocks of Q8_0."""
+BLOCKS: dict[type, str] = {np.uint8: "Q8_0", np.int8: "Q4_0", np.int16: "IQ4_NL"}
+"""How the bytes of a cache of blocks are seen, so that the extension knows of which type they are."""
+TYPES = [np.float16, np.float32, *BLOCKS]
+"""Of the numbers of a cache."""
 Floats = npt.NDArray[np.float32]
-Cache = npt.NDArray[np.float16] | Floats | npt.NDArray[np.uint8]
+Cache = npt.NDArray[Any]
 
 
-def raw(rows: Cache) -> npt.NDArray[np.uint16] | Floats | npt.NDArray[np.uint8]:
+def raw(rows: Cache) -> Cache:
     """As the extension takes them: it knows no float16."""
     return rows.view(np.uint16) if rows.dtype == np.float16 else rows
 
 
 def stored(rows: npt.NDArray[np.float64], kind: type) -> Cache:
     """Rows as a cache holds them."""
-    return quantized(rows.astype(np.float32), "Q8_0") if kind is np.uint8 else rows.astype(kind)
+    return quantized(rows.astype(np.float32), BLOCKS[kind]).view(kind) if kind in BLOCKS else rows.astype(kind)
 
 
 def exact(rows: Cache) -> npt.NDArray[np.float64]:
     """The numbers of rows that a cache holds."""
-    return (dequantized_by_gguf(rows, "Q8_0") if rows.dtype == np.uint8 else rows).astype(np.float64)
+    kind = BLOCKS.get(rows.dtype.type)
+    return (dequantized(rows.view(np.uint8), kind) if kind else rows).astype(np.float64)
 
 
 def made(
@@ -105,7 +110,7 @@ def test_an_instruction_set_gives_the_bits_of_plain_code(
     special: dict[str, float],
     seed: int,
 ) -> None:
-    lanes = 32 if kind is np.uint8 else 16
+    lanes = 32 if kind in BLOCKS else 16
     given = made(kind, queries, 16 * cells, lanes * key_length, lanes * value_length, seed)
     assert np.array_equal(attended(name, *given, **special), attended("plain", *given, **special))
     rows = raw(given[1][: 16 * cells - seed % 16])
@@ -198,6 +203,9 @@ def test_what_does_not_fit_is_refused() -> None:
         _test.attend(asked, raw(keys), raw(values), masks.view(np.uint16), 0.3, "plain", [3, 32])
     with pytest.raises(ValueError, match="of one length"):
         _test.multiply_rows(raw(keys), asked[:, :16], "plain")
-    for rows in (keys.astype(np.float64), np.zeros((32, 33), np.uint8)):
-        with pytest.raises(ValueError, match="must be float32, float16 seen as uint16, or whole blocks of Q8_0"):
+    for rows, why in (
+        (keys.astype(np.float64), "of this type are in no cache"),
+        (np.zeros((32, 33), np.uint8), "whole"),
+    ):
+        with pytest.raises(ValueError, match=why):
             _test.multiply_rows(rows, asked, "plain")  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ COMPILER, EMULATED = "aarch64-linux-gnu-g++", "qemu-aarch64"
 FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Wextra", "-Werror")
 PROCESSORS = {"max": ["NEON i8mm", "NEON dotprod"], "neoverse-n1": ["NEON dotprod"], "cortex-a53": []}
 SETS = {"neon_dotprod": "armv8.2-a+dotprod", "neon_i8mm": "armv8.2-a+dotprod+i8mm"}
-PARTS = ("activations", "attention", "block", "instruction_set", "matrix_product", "pack", "plain")
+PARTS = ("activations", "attention", "block", "grids", "instruction_set", "matrix_product", "pack", "plain")
 
 pytestmark = pytest.mark.long
 

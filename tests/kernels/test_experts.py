@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -18,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_cpp import llama_cpp as bindings
 from quantized import TYPES, quantized_mixture
-from test_kernels_in_llama_cpp import OFFERED, logits_of, needs_kernels, opened
+from test_kernels_in_llama_cpp import OFFERED, PURE_TYPES, logits_of, needs_kernels, opened
 from test_opening import NUM_FLIPS, forks
 
 import specllama
@@ -28,6 +27,7 @@ from specllama.backend.ggml import CpuBackend
 from specllama.backend.ggml_products import Products
 from specllama.backend.kernels import packing
 from specllama.drop_in.lending import lent
+from specllama.models.gguf_values import read_whole_header
 
 pytestmark = [needs_kernels, pytest.mark.every_case]
 
@@ -133,10 +133,11 @@ def test_damaged_experts_end_no_process(mixture: Callable[[str], Path], tmp_path
     """Each file has other bytes in one tensor of experts, in its entry in the header, or in both."""
     rng = random.Random(7)
     originals = []
-    for kind in ("Q4_0", "Q8_0", "Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_XS", "IQ4_NL"):
+    for kind in ("Q4_0", "Q8_0", "Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_XS", "IQ4_NL", *PURE_TYPES):
         path = mixture(kind)
-        experts = [one for one in gguf.GGUFReader(path).tensors if "_exps" in one.name]
-        originals.append((path.read_bytes(), [(one.name, one.data_offset, one.n_bytes) for one in experts]))
+        tensors = read_whole_header(path)[1].items()
+        experts = [(name, tensor.offset, tensor.num_bytes) for name, tensor in tensors if "_exps" in name]
+        originals.append((path.read_bytes(), experts))
     files, seen = list[Path](), set[str]()
     for i in range(NUM_FLIPS):
         original, experts = originals[i % len(originals)]

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gguf
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -33,7 +32,7 @@ LENGTHS = (40, 500, 530, 1100)
 NUM_ROWS = 16
 SIZES = (1, 2, 3, 4, 5, 7, 8, 12, 16, 80)
 """Of batches. From 64 on llama.cpp's own flash attention goes a third way."""
-F32, Q8_0 = 0, 8
+F32, Q4_0, Q8_0, IQ4_NL = 0, 2, 8, 20
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +118,11 @@ def test_a_cache_of_float32_is_no_exception(path: Path, tokens: list[int]) -> No
         assert llm.batch_invariant
 
 
-@pytest.mark.parametrize("options", [{"type_k": Q8_0, "type_v": Q8_0}, {"type_k": Q8_0}])
-def test_nor_is_a_cache_of_bytes(path: Path, tokens: list[int], options: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [*({"type_k": kind, "type_v": kind} for kind in (Q8_0, Q4_0, IQ4_NL)), {"type_k": Q8_0}, {"type_k": Q4_0}],
+)
+def test_nor_is_a_quantized_cache(path: Path, tokens: list[int], options: dict[str, int]) -> None:
     """With values of such a type there is flash attention, and else there is none."""
     llm = opened(path, **options)
     assert llm.has_flash_attention == ("type_v" in options)
@@ -258,9 +260,9 @@ def test_weights_of_a_type_that_is_llama_cpps_end_it(tmp_path: Path, tokens: lis
     """One matrix is enough."""
     vocabulary = tiny_models.word_vocabulary()
     weights = tiny_models.llama_weights(vocabulary, 5, n_embd=256, n_ff=512)
-    kinds = {name: gguf.GGMLQuantizationType.Q8_0 for name, weight in weights.items() if weight.ndim > 1}
+    kinds = {name: "Q8_0" for name, weight in weights.items() if weight.ndim > 1}
     all_ours = tiny_models.write_llama(tmp_path / "ours.gguf", vocabulary, weights, kinds)
-    kinds["blk.1.ffn_down.weight"] = gguf.GGMLQuantizationType.BF16
+    kinds["blk.1.ffn_down.weight"] = "F32"
     with_theirs = tiny_models.write_llama(tmp_path / "theirs.gguf", vocabulary, weights, kinds)
     for path, invariant in ((all_ours, True), (with_theirs, False)):
         llm = opened(path)

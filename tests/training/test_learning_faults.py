@@ -35,6 +35,7 @@ def test_killed_at_any_time(tiny_files: TinyFiles, tmp_path: Path, monkeypatch: 
         assert expected.startswith("ok ")
         for number in range(CASES):
             kept_texts.write_some(learn_dir(target.weights), 8, first=8 * number, width=target.n_embd)
+            kept_texts.forget_oldest(learn_dir(target.weights), 40)
             what = chance.choice(["learn", "learn", "answer"])
             ends.add(done("learn", do=what, seconds=chance.uniform(0.0, 5.0)).partition(" ")[0])
             assert done("look") == expected, number

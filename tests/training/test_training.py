@@ -239,9 +239,7 @@ def test_a_target_is_read_from_its_file(tmp_path: Path, kind: str) -> None:
     vocabulary = tiny.word_vocabulary()
     weights = tiny.llama_weights(vocabulary, 4, n_layer=8)
     names = ("token_embd.weight", "output.weight")
-    whole = tiny.write_llama(
-        tmp_path / "model.gguf", vocabulary, weights, dict.fromkeys(names, gguf.GGMLQuantizationType[kind])
-    )
+    whole = tiny.write_llama(tmp_path / "model.gguf", vocabulary, weights, dict.fromkeys(names, kind))
     tokens = np.array([300, 5, 300, 0])
     for path in (whole, tiny.split(whole, tmp_path)):
         target = read_target(str(path))

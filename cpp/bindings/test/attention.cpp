@@ -19,26 +19,37 @@ namespace specllama {
 namespace {
 
 using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
-using Bytes = py::array_t<uint8_t, py::array::c_style>;
 using Halves = py::array_t<uint16_t, py::array::c_style>;
 
-// Rows [n][length] of float16 (as uint16), of float32, or of Q8_0 (as their bytes).
+template <class Number>
+bool holds(const py::array & array) {
+    return py::isinstance<py::array_t<Number, py::array::c_style>>(array);
+}
+
+kernels::CacheType type_of(const py::array & array) {
+    return holds<float>(array)      ? kernels::CacheType::single
+           : holds<uint16_t>(array) ? kernels::CacheType::half
+           : holds<uint8_t>(array)  ? kernels::CacheType::q8
+           : holds<int8_t>(array)   ? kernels::CacheType::q4
+           : holds<int16_t>(array)  ? kernels::CacheType::iq4
+                                    : throw std::invalid_argument("rows of this type are in no cache");
+}
+
+// Rows [n][length] of float32, or of float16 seen as uint16. Or their bytes: seen as uint8 of Q8_0, as int8 of Q4_0, as
+// int16 of IQ4_NL.
 struct Rows {
-    explicit Rows(const py::array & array) : rows(array.shape(0)), length(array.shape(1)) {
-        if (py::isinstance<Halves>(array)) {
-            type = kernels::CacheType::half;
-        } else if (py::isinstance<Bytes>(array) && length % kernels::kQ8Bytes == 0) {
-            type = kernels::CacheType::q8;
-            length = length / kernels::kQ8Bytes * kernels::kQ8Values;
-        } else if (!py::isinstance<py::array_t<float, py::array::c_style>>(array)) {
-            throw std::invalid_argument("rows must be float32, float16 seen as uint16, or whole blocks of Q8_0");
+    explicit Rows(const py::array & array) : rows(array.shape(0)), type(type_of(array)) {
+        const int64_t bytes = array.shape(1) * array.itemsize();
+        if (bytes % kernels::block_bytes(type) != 0) {
+            throw std::invalid_argument("rows must be of whole blocks");
         }
+        length = bytes / kernels::block_bytes(type) * (is_quantized(type) ? kernels::kBlockValues : 1);
         cache = {static_cast<const uint8_t *>(array.data()), static_cast<int64_t>(array.strides(0))};
     }
     kernels::CacheRows cache = {};
     int64_t rows;
-    int64_t length;
-    kernels::CacheType type = kernels::CacheType::single;
+    int64_t length = 0;
+    kernels::CacheType type;
 };
 
 void require(bool holds, const char * what) {
