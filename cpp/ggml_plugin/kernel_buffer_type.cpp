@@ -92,7 +92,7 @@ bool KernelBufferType::is_product(const ggml::Tensor * op) const {
         x->nb[0] != 4 || x->ne[0] != op->src[0]->ne[0] || op->type != ggml::kFloat || op->nb[0] != 4) {
         return false;
     }
-    return op->op == insides_.mul_mat_id ? ExpertProduct::fits(op) : op->src[0]->ne[2] == 1;
+    return op->op == insides_.mul_mat_id ? ExpertProduct::fits(op) : Product::fits(op);
 }
 
 bool KernelBufferType::can_multiply(const ggml::Tensor * op) const {

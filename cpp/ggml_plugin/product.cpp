@@ -29,12 +29,18 @@ bool is_even(const ggml::Tensor * x) {
 
 }  // namespace
 
+bool Product::fits(const ggml::Tensor * op) {
+    const int64_t matrices = op->src[0]->ne[2];
+    return matrices == 1 || (op->src[1]->ne[2] == matrices && op->src[1]->ne[3] == 1);
+}
+
 Product::Product(const kernels::InstructionSet & set, kernels::QuantizedType type, const ggml::Tensor * op)
     : set_(set),
       type_(type),
       layout_(kernels::layout_of(type)),
       shape_(kernels::tile_shape(layout_, set.wide(type))),
-      tiles_(num_columns(op->src[1]), set.tile),
+      num_matrices_(op->src[0]->ne[2]),
+      tiles_(num_columns(op->src[1]) / num_matrices_, set.tile),
       op_(op),
       num_blocks_(op->src[0]->ne[0] / layout_.values),
       num_rows_(op->src[0]->ne[1]),
@@ -42,7 +48,8 @@ Product::Product(const kernels::InstructionSet & set, kernels::QuantizedType typ
       is_even_(is_even(op)) {}
 
 std::size_t Product::work_bytes() const {
-    const auto tiles = static_cast<std::size_t>(tiles_.columns * num_blocks_ * shape_.column_bytes());
+    const int64_t columns = num_matrices_ * tiles_.columns;
+    const auto tiles = static_cast<std::size_t>(columns * num_blocks_ * shape_.column_bytes());
     return 2 * kLine + tiles;
 }
 
@@ -53,8 +60,9 @@ const float * Product::column(const ggml::Tensor * tensor, int64_t index) const 
     return reinterpret_cast<const float *>(at(tensor, first, second, third));
 }
 
-uint8_t * Product::tile(uint8_t * work, int64_t index) const {
-    return work + kLine + tiles_.begin(index) * num_blocks_ * shape_.column_bytes();
+uint8_t * Product::tile(uint8_t * work, int64_t matrix, int64_t index) const {
+    const int64_t before = matrix * tiles_.columns + tiles_.begin(index);
+    return work + kLine + before * num_blocks_ * shape_.column_bytes();
 }
 
 void Product::quantize(const ggml::ComputeParams & params, const WantedPanels * wanted) const {
@@ -64,14 +72,17 @@ void Product::quantize(const ggml::ComputeParams & params, const WantedPanels * 
     }
     kernels::QuantizedBlock block = {};
     int64_t b = params.ith;
-    for (int64_t index = 0; index < tiles_.columns; ++index, b -= num_blocks_) {
+    for (int64_t index = 0; index < num_matrices_ * tiles_.columns; ++index, b -= num_blocks_) {
         const float * x = column(op_->src[1], index);
-        const int64_t t = tiles_.of(index);
+        const int64_t matrix = index / tiles_.columns;
+        const int64_t of_matrix = index % tiles_.columns;
+        const int64_t t = tiles_.of(of_matrix);
         const int width = tiles_.width(t);
-        const auto place_in_tile = static_cast<int>(index - tiles_.begin(t));
+        uint8_t * out = tile(work, matrix, t);
         for (; b < num_blocks_; b += params.nth) {
             set_.quantize_block(type_, x + b * layout_.values, block);
-            set_.place(type_, block, width, place_in_tile, tile(work, t) + b * width * shape_.column_bytes());
+            set_.place(type_, block, width, static_cast<int>(of_matrix - tiles_.begin(t)),
+                       out + b * width * shape_.column_bytes());
         }
     }
 }
@@ -79,7 +90,7 @@ void Product::quantize(const ggml::ComputeParams & params, const WantedPanels * 
 void Product::multiply(const ggml::ComputeParams & params) const {
     const WantedPanels * wanted = shared(params.wdata).wanted;
     std::atomic<int64_t> & next = shared(params.wdata).next;
-    const int64_t count = wanted != nullptr ? wanted->count : num_panels_;
+    const int64_t count = wanted != nullptr ? wanted->count : num_matrices_ * num_panels_;
     const int64_t size = panels_at_a_time(count, params.nth);
     for (int64_t first = next.fetch_add(size, std::memory_order_relaxed); first < count;
          first = next.fetch_add(size, std::memory_order_relaxed)) {
@@ -89,29 +100,34 @@ void Product::multiply(const ggml::ComputeParams & params) const {
 }
 
 void Product::multiply_panels(uint8_t * work, const int32_t * panels, int64_t first, int64_t last) const {
-    const auto * weights = static_cast<const uint8_t *>(op_->src[0]->data);
-    const int64_t panel_bytes = num_blocks_ * layout_.panel_bytes();
-    for (int64_t t = 0; t < tiles_.count; ++t) {
-        for (int64_t i = first; i < last; ++i) {
-            const int64_t panel = panels != nullptr ? panels[i] : i;
-            multiply_one(weights + panel * panel_bytes, tile(work, t), tiles_.begin(t), tiles_.width(t),
-                         kernels::kPanelRows * panel);
+    for (int64_t begin = first, end = last; begin < last; begin = end) {
+        const int64_t matrix = begin / num_panels_;
+        end = panels != nullptr ? last : std::min(last, (matrix + 1) * num_panels_);
+        for (int64_t t = 0; t < tiles_.count; ++t) {
+            for (int64_t i = begin; i < end; ++i) {
+                multiply_one(work, panels != nullptr ? 0 : matrix, t, panels != nullptr ? panels[i] : i % num_panels_);
+            }
         }
     }
 }
 
-void Product::multiply_one(const uint8_t * panel, const uint8_t * tile, int64_t first_column, int width,
-                           int64_t first_row) const {
+void Product::multiply_one(uint8_t * work, int64_t matrix, int64_t index, int64_t panel) const {
+    const int width = tiles_.width(index);
     const kernels::Multiply multiply = set_.multiply[static_cast<int>(type_)][width - 1];
+    const uint8_t * weights = static_cast<const uint8_t *>(op_->src[0]->data) +
+                              (matrix * num_panels_ + panel) * num_blocks_ * layout_.panel_bytes();
+    const int64_t first_column = matrix * tiles_.columns + tiles_.begin(index);
+    const int64_t first_row = kernels::kPanelRows * panel;
     const int64_t rows = std::min<int64_t>(kernels::kPanelRows, num_rows_ - first_row);
     if (is_even_ && rows == kernels::kPanelRows) {
         const auto stride = static_cast<int64_t>(op_->nb[1] / sizeof(float));
-        multiply(panel, num_blocks_, tile, static_cast<float *>(op_->data) + first_column * stride + first_row, stride);
+        float * out = static_cast<float *>(op_->data) + first_column * stride + first_row;
+        multiply(weights, num_blocks_, tile(work, matrix, index), out, stride);
         return;
     }
     // The columns of the result may be apart, and the last panel may have fewer rows than others.
     float sums[kernels::kMostColumns * kernels::kPanelRows];
-    multiply(panel, num_blocks_, tile, sums, kernels::kPanelRows);
+    multiply(weights, num_blocks_, tile(work, matrix, index), sums, kernels::kPanelRows);
     const float * sum = sums;
     for (int c = 0; c < width; ++c, sum += kernels::kPanelRows) {
         auto * out = const_cast<float *>(column(op_, first_column + c)) + first_row;

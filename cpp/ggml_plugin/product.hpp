@@ -12,7 +12,11 @@ namespace specllama {
 
 class Product {
 public:
-    // op: a MUL_MAT of packed weights [columns, rows] and float activations [columns, n, ...].
+    // Whether the shapes of an operation belong together: weights [columns, rows] and activations [columns, n, ...], or
+    // as many matrices of each: [columns, rows, matrices] and [columns, n, matrices].
+    static bool fits(const ggml::Tensor * op);
+
+    // op: a MUL_MAT of packed weights and float activations.
     Product(const kernels::InstructionSet & set, kernels::QuantizedType type, const ggml::Tensor * op);
 
     // The bytes of working memory, which all threads share: the counter of panels that are taken, then the tiles.
@@ -28,21 +32,21 @@ public:
 
 private:
     void multiply_panels(uint8_t * work, const int32_t * panels, int64_t first, int64_t last) const;
-    void multiply_one(const uint8_t * panel, const uint8_t * tile, int64_t first_column, int width,
-                      int64_t first_row) const;
+    void multiply_one(uint8_t * work, int64_t matrix, int64_t tile, int64_t panel) const;
     const float * column(const ggml::Tensor * tensor, int64_t index) const;
-    uint8_t * tile(uint8_t * work, int64_t index) const;
+    uint8_t * tile(uint8_t * work, int64_t matrix, int64_t index) const;
 
     const kernels::InstructionSet & set_;
     kernels::QuantizedType type_;
     kernels::Layout layout_;
     kernels::TileShape shape_;
-    kernels::Tiles tiles_;
+    int64_t num_matrices_;
+    kernels::Tiles tiles_;  // of the columns of a matrix
     const ggml::Tensor * op_;
     int64_t num_blocks_;  // blocks of a row
     int64_t num_rows_;
-    int64_t num_panels_;
-    bool is_even_;  // whether the distance from each column of the result to the next is the same
+    int64_t num_panels_;  // of a matrix
+    bool is_even_;        // whether the distance from each column of the result to the next is the same
 };
 
 }  // namespace specllama

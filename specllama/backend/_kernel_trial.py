@@ -47,6 +47,9 @@ def main(library: str, instruction_set: str) -> str:
         why_not = _tried_experts(stacked, kind, number, ours, outputs)
         if why_not:
             return f"{why_not}, experts of {inputs} x {outputs}"
+        why_not = _tried_matrices(stacked, kind, number, ours, outputs)
+        if why_not:
+            return f"{why_not}, matrices of {inputs} x {outputs}"
     attention = Attention(cpu, max(_CELLS), max(_COLUMNS))
     tries = (_tried_attention(attention, ours, cells, way) for cells in _CELLS for way in WAYS)
     return next((why_not for why_not in tries if why_not), "")
@@ -81,6 +84,10 @@ def _tried_experts(products: Products, kind: str, number: int, ours: int, output
     return _compared(kind, outputs * len(_CHOSEN), product, ours)
 
 
+def _tried_matrices(products: Products, kind: str, number: int, ours: int, outputs: int) -> str:
+    return _compared(kind, outputs, lambda columns, where: products.of_matrices(number, _EXPERTS, columns, where), ours)
+
+
 def _compared(kind: str, size: int, product: Callable[[int, int | None], array.array[float] | None], ours: int) -> str:
     alone: array.array[float] | None = None
     for columns in _COLUMNS:
@@ -90,7 +97,7 @@ def _compared(kind: str, size: int, product: Callable[[int, int | None], array.a
         off = difference(plain, found)
         if not off <= _SMALL:
             return f"products of {kind} and {columns} columns are off by {off:.3g} of their size"
-        alone = alone or found
+        alone = alone or found[:size]
         if found[:size] != alone:
             return f"a column of {kind} differs among {columns} columns from the same one alone"
     return ""

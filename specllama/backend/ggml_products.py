@@ -122,6 +122,26 @@ class Products:
         }
         return self._result(arena, product, (weights, kind), buffer_type, given)
 
+    def of_matrices(self, kind: int, matrices: int, columns: int, buffer_type: int | None) -> array.array[float] | None:
+        """The products of several matrices, which divide the weights, with the same columns each.
+
+        Args:
+            kind: the weights' type in ggml.h.
+            matrices: the number of matrices; each has num_outputs // matrices outputs.
+            columns: the number of columns.
+            buffer_type: the buffer type that the weights lie in; None for ggml's plain layout.
+
+        Returns:
+            [matrices][columns][outputs]; None if the buffer type does not take weights of this type.
+        """
+        weights_arena, arena = self._arena(), self._arena()
+        weights = self._new_stack(weights_arena, kind, self._num_inputs, self._num_outputs // matrices, matrices)
+        self._require(self._allocate(weights_arena, buffer_type or self._plain))
+        inputs = self._new_stack(arena, _F32, self._num_inputs, columns, matrices)
+        product = self._mul_mat(arena, weights, inputs)
+        given = {inputs: self._inputs[: self._num_inputs * columns] * matrices}
+        return self._result(arena, product, (weights, kind), buffer_type, given)
+
     def _result(
         self,
         arena: int,

@@ -391,6 +391,46 @@ def write_alibi(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
     return path
 
 
+def write_latent(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
+    """Write a deepseek2 model: each of four heads makes keys and values of the same short row (MLA)."""
+    n_embd, n_ff, n_layer, heads, rank, size, turned = 256, 512, 2, 4, 128, 64, 32
+    rng = np.random.default_rng(seed)
+    weights = _embedding(rng, len(vocabulary), n_embd, _word_bias(vocabulary), 2.5)
+    for i in range(n_layer):
+        layer = {
+            "attn_norm": np.ones(n_embd, np.float32),
+            "attn_q_a": _dense(rng, rank, n_embd),
+            "attn_q_a_norm": np.ones(rank, np.float32),
+            "attn_q_b": _dense(rng, heads * (size + turned), rank, 1.5),
+            "attn_kv_a_mqa": _dense(rng, rank + turned, n_embd, 1.5),
+            "attn_kv_a_norm": np.ones(rank, np.float32),
+            "attn_k_b": _dense(rng, heads * rank, size).reshape(heads, rank, size),
+            "attn_v_b": _dense(rng, heads * size, rank).reshape(heads, size, rank),
+            "attn_output": _writes_residual(_dense(rng, n_embd, heads * size, 2.0)),
+            "ffn_norm": np.ones(n_embd, np.float32),
+            "ffn_gate": _dense(rng, n_ff, n_embd),
+            "ffn_up": _dense(rng, n_ff, n_embd),
+            "ffn_down": _writes_residual(_dense(rng, n_embd, n_ff, 2.0)),
+        }
+        weights |= {f"blk.{i}.{name}.weight": matrix for name, matrix in layer.items()}
+    writer = _open(path, "deepseek2", vocabulary, n_embd, n_layer, n_ff)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(1)
+    writer.add_key_length(rank + turned)
+    writer.add_value_length(rank)
+    writer.add_key_length_mla(size + turned)
+    writer.add_value_length_mla(size)
+    writer.add_q_lora_rank(rank)
+    writer.add_kv_lora_rank(rank)
+    writer.add_rope_dimension_count(turned)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_leading_dense_block_count(n_layer)
+    writer.add_expert_feed_forward_length(n_ff)
+    writer.add_expert_shared_count(0)
+    _finish(writer, weights)
+    return path
+
+
 def write_recurrent(path: Path, vocabulary: Vocabulary, seed: int, noise: float = 0.0, *, n_embd: int = 32) -> Path:
     """Write a mamba model: its memory cannot be cut. `noise`: as of `write_sliding_window`."""
     n_layer, kernel, state, rank = 2, 4, 8, n_embd // 8

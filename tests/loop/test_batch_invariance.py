@@ -148,6 +148,7 @@ OTHERS: dict[str, Callable[[Path], Path]] = {
     "sinks": lambda path: tiny_models.write_sinks(
         path, tiny_models.word_vocabulary(), 3, n_embd=96, n_ff=64, head_size=32
     ),
+    "latent": lambda path: tiny_models.write_latent(path, tiny_models.word_vocabulary(), 3),
     "convolution": lambda path: tiny_models.write_hybrid(path, tiny_models.word_vocabulary(), 3, **WIDE),
     "delta net": lambda path: tiny_models.write_mtp_hybrid(path, tiny_models.word_vocabulary(), 3, heads=16, **WIDE),
     "scan": lambda path: tiny_models.write_recurrent(path, tiny_models.word_vocabulary(), 3, n_embd=256),
