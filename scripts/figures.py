@@ -498,6 +498,18 @@ def ceilings(data: Path) -> str:
     return table(["", *titles], rows)
 
 
+def types(data: Path) -> str:
+    """What products of each type of weights take, by llama.cpp's kernels over ours."""
+    found = load(data, "types")
+    *batches, prompt = found["columns"]
+    rows = []
+    for kind, of in found["types"].items():
+        ratios = (f"{theirs / ours:.2f}" for ours, theirs in zip(of["ours"], of["theirs"], strict=True))
+        rows.append([kind, f"{of['ours'][0]:.0f} ms", f"{of['ours'][-2] / of['ours'][0]:.2f}", *ratios])
+    titles = ["weights", "a GB, ours, n = 1", "n = 8, in units of it", *(f"n = {n}" for n in batches), f"n = {prompt}"]
+    return table(titles, rows)
+
+
 def accuracy(data: Path) -> str:
     """The errors of products."""
     found = load(data, "accuracy")
@@ -841,7 +853,7 @@ TABLES = {
     for function in (
         whole_headline, whole_calls, whole_categories, limits, instruction_sets, tools, speedups, methods,
         methods_at_7b, sources, recipes, sibling_losses, kinds_of_drafts, details, categories, batches, behind_2000,
-        long_contexts, gains, shapes, rounds, texts_of_shapes, ceilings, accuracy, perplexity, loading, splits,
+        long_contexts, gains, shapes, rounds, texts_of_shapes, ceilings, types, accuracy, perplexity, loading, splits,
         many_texts, text_memory, learning_cost, earlier_texts,
         learned_from_use, calls_learned_from_use,
         llama_server, agent_prompts, agent_prompts_sent, after_restart, keeping_cost, overhead,
