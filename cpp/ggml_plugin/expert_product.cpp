@@ -161,26 +161,34 @@ void ExpertProduct::multiply_panels(const Columns & columns, uint8_t * tiles, in
     const auto * weights = static_cast<const uint8_t *>(op_->src[0]->data) + expert * num_panels_ * panel_bytes;
     const int32_t begin = columns.first[expert];
     const kernels::Tiles of_expert = tiles_of(columns, expert);
-    for (int64_t t = 0; t < of_expert.count; ++t) {
+    const kernels::PanelReader reader(set_, type_, num_blocks_, of_expert.count);
+    const auto multiply_tile = [&](const uint8_t * read, int64_t panel, int64_t t) {
         const int64_t column = begin + of_expert.begin(t);
-        const uint8_t * tile = tiles + column * num_blocks_ * column_bytes_;
+        multiply_one(reader, read, tiles + column * num_blocks_ * column_bytes_, columns.chosen_by + column,
+                     of_expert.width(t), kernels::kPanelRows * panel);
+    };
+    for (int64_t panel = first; reader.expands() && panel < last; ++panel) {
+        const uint8_t * expanded = reader.read(weights + panel * panel_bytes);
+        for (int64_t t = 0; t < of_expert.count; ++t) {
+            multiply_tile(expanded, panel, t);
+        }
+    }
+    for (int64_t t = 0; !reader.expands() && t < of_expert.count; ++t) {
         for (int64_t panel = first; panel < last; ++panel) {
-            multiply_one(weights + panel * panel_bytes, tile, columns.chosen_by + column, of_expert.width(t),
-                         kernels::kPanelRows * panel);
+            multiply_tile(weights + panel * panel_bytes, panel, t);
         }
     }
 }
 
-void ExpertProduct::multiply_one(const uint8_t * panel, const uint8_t * tile, const int32_t * choices, int width,
-                                 int64_t first_row) const {
-    const kernels::Multiply multiply = set_.multiply[static_cast<int>(type_)][width - 1];
+void ExpertProduct::multiply_one(const kernels::PanelReader & reader, const uint8_t * panel, const uint8_t * tile,
+                                 const int32_t * choices, int width, int64_t first_row) const {
     const int64_t rows = std::min<int64_t>(kernels::kPanelRows, num_rows_ - first_row);
     if (width == 1 && rows == kernels::kPanelRows) {
-        multiply(panel, num_blocks_, tile, result(choices[0]) + first_row, kernels::kPanelRows);
+        reader.multiply(panel, tile, width, result(choices[0]) + first_row, kernels::kPanelRows);
         return;
     }
     float sums[kernels::kMostColumns * kernels::kPanelRows];
-    multiply(panel, num_blocks_, tile, sums, kernels::kPanelRows);
+    reader.multiply(panel, tile, width, sums, kernels::kPanelRows);
     const float * sum = sums;
     for (int c = 0; c < width; ++c, sum += kernels::kPanelRows) {
         std::memcpy(result(choices[c]) + first_row, sum, static_cast<std::size_t>(rows) * sizeof(float));

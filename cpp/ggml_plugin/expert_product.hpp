@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "ggml/ggml_layout.hpp"
-#include "kernels/instruction_set.hpp"
+#include "kernels/panel_reader.hpp"
 
 namespace specllama {
 
@@ -53,8 +53,8 @@ private:
     kernels::Tiles tiles_of(const Columns & columns, int32_t expert) const;
     uint8_t * tiles(const ggml::ComputeParams & params) const;
     void multiply_panels(const Columns & columns, uint8_t * tiles, int32_t expert, int64_t first, int64_t last) const;
-    void multiply_one(const uint8_t * panel, const uint8_t * tile, const int32_t * choices, int width,
-                      int64_t first_row) const;
+    void multiply_one(const kernels::PanelReader & reader, const uint8_t * panel, const uint8_t * tile,
+                      const int32_t * choices, int width, int64_t first_row) const;
     float * result(int64_t choice) const;
 
     const kernels::InstructionSet & set_;

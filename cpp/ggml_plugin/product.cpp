@@ -45,6 +45,7 @@ Product::Product(const kernels::InstructionSet & set, kernels::QuantizedType typ
       num_blocks_(op->src[0]->ne[0] / layout_.values),
       num_rows_(op->src[0]->ne[1]),
       num_panels_(kernels::num_panels(num_rows_)),
+      reader_(set, type, num_blocks_, tiles_.count),
       is_even_(is_even(op)) {}
 
 std::size_t Product::work_bytes() const {
@@ -99,35 +100,46 @@ void Product::multiply(const ggml::ComputeParams & params) const {
     }
 }
 
+// Threads read expanded panels for all tiles at once; others may stay in the caches from tile to tile.
 void Product::multiply_panels(uint8_t * work, const int32_t * panels, int64_t first, int64_t last) const {
     for (int64_t begin = first, end = last; begin < last; begin = end) {
-        const int64_t matrix = begin / num_panels_;
+        const int64_t matrix = panels != nullptr ? 0 : begin / num_panels_;
         end = panels != nullptr ? last : std::min(last, (matrix + 1) * num_panels_);
-        for (int64_t t = 0; t < tiles_.count; ++t) {
+        const auto panel = [&](int64_t i) { return panels != nullptr ? panels[i] : i % num_panels_; };
+        for (int64_t i = begin; reader_.expands() && i < end; ++i) {
+            const uint8_t * expanded = reader_.read(weights(matrix, panel(i)));
+            for (int64_t t = 0; t < tiles_.count; ++t) {
+                multiply_one(expanded, work, matrix, t, panel(i));
+            }
+        }
+        for (int64_t t = 0; !reader_.expands() && t < tiles_.count; ++t) {
             for (int64_t i = begin; i < end; ++i) {
-                multiply_one(work, panels != nullptr ? 0 : matrix, t, panels != nullptr ? panels[i] : i % num_panels_);
+                multiply_one(weights(matrix, panel(i)), work, matrix, t, panel(i));
             }
         }
     }
 }
 
-void Product::multiply_one(uint8_t * work, int64_t matrix, int64_t index, int64_t panel) const {
+const uint8_t * Product::weights(int64_t matrix, int64_t panel) const {
+    return static_cast<const uint8_t *>(op_->src[0]->data) +
+           (matrix * num_panels_ + panel) * num_blocks_ * layout_.panel_bytes();
+}
+
+void Product::multiply_one(const uint8_t * weights, uint8_t * work, int64_t matrix, int64_t index,
+                           int64_t panel) const {
     const int width = tiles_.width(index);
-    const kernels::Multiply multiply = set_.multiply[static_cast<int>(type_)][width - 1];
-    const uint8_t * weights = static_cast<const uint8_t *>(op_->src[0]->data) +
-                              (matrix * num_panels_ + panel) * num_blocks_ * layout_.panel_bytes();
     const int64_t first_column = matrix * tiles_.columns + tiles_.begin(index);
     const int64_t first_row = kernels::kPanelRows * panel;
     const int64_t rows = std::min<int64_t>(kernels::kPanelRows, num_rows_ - first_row);
     if (is_even_ && rows == kernels::kPanelRows) {
         const auto stride = static_cast<int64_t>(op_->nb[1] / sizeof(float));
         float * out = static_cast<float *>(op_->data) + first_column * stride + first_row;
-        multiply(weights, num_blocks_, tile(work, matrix, index), out, stride);
+        reader_.multiply(weights, tile(work, matrix, index), width, out, stride);
         return;
     }
     // The columns of the result may be apart, and the last panel may have fewer rows than others.
     float sums[kernels::kMostColumns * kernels::kPanelRows];
-    multiply(weights, num_blocks_, tile(work, matrix, index), sums, kernels::kPanelRows);
+    reader_.multiply(weights, tile(work, matrix, index), width, sums, kernels::kPanelRows);
     const float * sum = sums;
     for (int c = 0; c < width; ++c, sum += kernels::kPanelRows) {
         auto * out = const_cast<float *>(column(op_, first_column + c)) + first_row;

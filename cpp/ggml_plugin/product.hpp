@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "ggml/ggml_layout.hpp"
-#include "kernels/instruction_set.hpp"
+#include "kernels/panel_reader.hpp"
 #include "kernels/this_decode.hpp"
 
 namespace specllama {
@@ -32,7 +32,8 @@ public:
 
 private:
     void multiply_panels(uint8_t * work, const int32_t * panels, int64_t first, int64_t last) const;
-    void multiply_one(uint8_t * work, int64_t matrix, int64_t tile, int64_t panel) const;
+    void multiply_one(const uint8_t * weights, uint8_t * work, int64_t matrix, int64_t tile, int64_t panel) const;
+    const uint8_t * weights(int64_t matrix, int64_t panel) const;
     const float * column(const ggml::Tensor * tensor, int64_t index) const;
     uint8_t * tile(uint8_t * work, int64_t matrix, int64_t index) const;
 
@@ -46,7 +47,8 @@ private:
     int64_t num_blocks_;  // blocks of a row
     int64_t num_rows_;
     int64_t num_panels_;  // of a matrix
-    bool is_even_;        // whether the distance from each column of the result to the next is the same
+    kernels::PanelReader reader_;
+    bool is_even_;  // whether the distance from each column of the result to the next is the same
 };
 
 }  // namespace specllama

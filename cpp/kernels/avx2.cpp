@@ -307,12 +307,17 @@ struct Avx2 : Avx2Lanes {
 template <int type, int columns>
 constexpr Multiply kMultiply = multiply_panel<Avx2, type, columns>;
 
+template <int type>
+constexpr Expand kExpand = expansion<Avx2, type>();
+
 }  // namespace
 
 #define SPECLLAMA_MULTIPLY kMultiply
+#define SPECLLAMA_EXPAND kExpand
 #include "kernels/table.inc"
 
 extern const InstructionSet kAvx2;
-const InstructionSet kAvx2 = {"AVX2", true, kMostColumns, quantize_x86, SPECLLAMA_TABLE, kFloatKernels<Avx2Floats>};
+const InstructionSet kAvx2 = {
+    "AVX2", true, kMostColumns, quantize_x86, SPECLLAMA_TABLE, SPECLLAMA_EXPANSIONS, kFloatKernels<Avx2Floats>};
 
 }  // namespace specllama::kernels

@@ -22,6 +22,14 @@ struct Avx2Lanes {
     static __m128i load_half(const uint8_t * at) { return _mm_loadu_si128(reinterpret_cast<const __m128i *>(at)); }
     static __m256i load_one(const uint8_t * at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at)); }
     static Lanes load(const uint8_t * at) { return {load_one(at), load_one(at + 32)}; }
+    static void store_lanes(uint8_t * at, Lanes lanes) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(at), lanes.low);
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(at + 32), lanes.high);
+    }
+    static Floats load_floats(const uint8_t * at) {
+        const auto * floats = reinterpret_cast<const float *>(at);
+        return {_mm256_loadu_ps(floats), _mm256_loadu_ps(floats + 8)};
+    }
     static Lanes both(__m256i value) { return {value, value}; }
     static Lanes spread(int32_t value) { return both(_mm256_set1_epi32(value)); }
     static Floats spread(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }

@@ -25,6 +25,8 @@ struct Avx512Lanes {
 
     static __m256i load_half(const uint8_t * at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at)); }
     static Lanes load(const uint8_t * at) { return _mm512_loadu_si512(at); }
+    static void store_lanes(uint8_t * at, Lanes lanes) { _mm512_storeu_si512(at, lanes); }
+    static Floats load_floats(const uint8_t * at) { return _mm512_loadu_ps(at); }
     static Lanes spread(int32_t value) { return _mm512_set1_epi32(value); }
     static Floats spread(float value) { return _mm512_set1_ps(value); }
     static Lanes spread_step(int32_t value) { return spread(value); }
@@ -174,13 +176,22 @@ struct Avx512Floats {
 template <int type, int columns>
 constexpr Multiply kMultiply = multiply_panel<ByteDots<StepDots<Avx512Lanes>>, type, columns>;
 
+template <int type>
+constexpr Expand kExpand = expansion<ByteDots<StepDots<Avx512Lanes>>, type>();
+
 }  // namespace
 
 #define SPECLLAMA_MULTIPLY kMultiply
+#define SPECLLAMA_EXPAND kExpand
 #include "kernels/table.inc"
 
 extern const InstructionSet kAvx512Vnni;
-const InstructionSet kAvx512Vnni = {"AVX-512 VNNI", false,           kMostColumns,
-                                    quantize_x86,   SPECLLAMA_TABLE, kFloatKernels<Avx512Floats>};
+const InstructionSet kAvx512Vnni = {"AVX-512 VNNI",
+                                    false,
+                                    kMostColumns,
+                                    quantize_x86,
+                                    SPECLLAMA_TABLE,
+                                    SPECLLAMA_EXPANSIONS,
+                                    kFloatKernels<Avx512Floats>};
 
 }  // namespace specllama::kernels

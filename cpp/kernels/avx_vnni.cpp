@@ -25,13 +25,17 @@ struct AvxVnniLanes : Avx2Lanes {
 template <int type, int columns>
 constexpr Multiply kMultiply = multiply_panel<ByteDots<StepDots<AvxVnniLanes>>, type, columns>;
 
+template <int type>
+constexpr Expand kExpand = expansion<ByteDots<StepDots<AvxVnniLanes>>, type>();
+
 }  // namespace
 
 #define SPECLLAMA_MULTIPLY kMultiply
+#define SPECLLAMA_EXPAND kExpand
 #include "kernels/table.inc"
 
 extern const InstructionSet kAvxVnni;
-const InstructionSet kAvxVnni = {"AVX-VNNI",   false,           kMostColumns,
-                                 quantize_x86, SPECLLAMA_TABLE, kFloatKernels<Avx2Floats>};
+const InstructionSet kAvxVnni = {
+    "AVX-VNNI", false, kMostColumns, quantize_x86, SPECLLAMA_TABLE, SPECLLAMA_EXPANSIONS, kFloatKernels<Avx2Floats>};
 
 }  // namespace specllama::kernels

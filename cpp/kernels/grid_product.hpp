@@ -37,7 +37,10 @@ public:
     }
 
     // The scales of the half `half`, or of all values if they share one.
-    typename Isa::Floats scale(int half) const {
+    typename Isa::Floats scale(int half) const { return Isa::to_floats(whole_scale(half)); }
+
+    // The same as whole numbers: 2 * s + 1.
+    Lanes whole_scale(int half) const {
         if constexpr (kLayout.scales == Scales::in_signs) {
             return odd(Isa::shift_down(coded_, 28));
         } else {
@@ -51,10 +54,7 @@ private:
     static constexpr Layout kLayout = layout_of(static_cast<QuantizedType>(type));
     static constexpr int kLines = 32 / kLayout.entry / 4;  // registers of indices
 
-    // 2 * s + 1
-    static typename Isa::Floats odd(Lanes nibbles) {
-        return Isa::to_floats(Isa::either(Isa::shift_up(nibbles, 1), Isa::spread(int32_t{1})));
-    }
+    static Lanes odd(Lanes nibbles) { return Isa::either(Isa::shift_up(nibbles, 1), Isa::spread(int32_t{1})); }
 
     // The indices of the entry `entry` of all rows.
     Lanes index(int entry) const {
@@ -88,6 +88,45 @@ private:
     Lanes signs_;
     Lanes high_;
 };
+
+// See InstructionSet::expand.
+template <class Isa, int type>
+void expand_panel(const uint8_t * panel, int64_t num_blocks, uint8_t * out) {
+    constexpr Layout from = layout_of(static_cast<QuantizedType>(type));
+    constexpr Layout to = layout_of(expanded(static_cast<QuantizedType>(type)));
+    using Lanes = typename Isa::Lanes;
+    for (int64_t b = 0; b < num_blocks; ++b, panel += from.panel_bytes(), out += to.panel_bytes()) {
+        for (int sub = 0; sub < from.values / 32; ++sub) {
+            const Part<Isa, type> part(panel, sub);
+            for (int pair = 0; pair < 4; ++pair) {
+                Lanes first = {};
+                Lanes second = {};
+                part.two_steps(pair, first, second);
+                Isa::store_lanes(out + 64 * (8 * sub + 2 * pair), first);
+                Isa::store_lanes(out + 64 * (8 * sub + 2 * pair + 1), second);
+            }
+            for (int half = 0; half < 32 / from.span; ++half) {
+                const int scale = 32 / from.span * sub + half;
+                uint8_t wide[64];
+                Isa::store_lanes(wide, part.whole_scale(half));
+                uint8_t * at = out + to.scales_at() + 2 * kPanelRows * (scale / 2) + scale % 2;
+                for (int row = 0; row < kPanelRows; ++row) {
+                    at[2 * row] = wide[4 * row];
+                }
+            }
+        }
+        Isa::store(reinterpret_cast<float *>(out + to.d_at()), scales_of_blocks<Isa, type>(panel));
+    }
+}
+
+template <class Isa, int type>
+constexpr Expand expansion() {
+    if constexpr (layout_of(static_cast<QuantizedType>(type)).is_grid()) {
+        return expand_panel<Isa, type>;
+    } else {
+        return nullptr;
+    }
+}
 
 }  // namespace
 

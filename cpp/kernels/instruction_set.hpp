@@ -19,12 +19,17 @@ constexpr int kMostColumns = 8;
 // out: [columns][kPanelRows] floats, all of which are written; stride: floats from one column to the next.
 using Multiply = void (*)(const uint8_t * panel, int64_t num_blocks, const uint8_t * tile, float * out, int64_t stride);
 
+// Writes a panel of a type with a grid as one of its expanded type. Its values are looked up once then, and not once
+// for each tile.
+using Expand = void (*)(const uint8_t * panel, int64_t num_blocks, uint8_t * out);
+
 struct InstructionSet {
     const char * name;
     bool wide_signed;  // whether the tiles of types with signed values are wide: codes of 16 bits
     int tile;          // the most columns of a tile
     Quantize quantize;
-    Multiply multiply[kNumTypes][kMostColumns];  // by type and by columns - 1
+    Multiply multiply[kNumLayouts][kMostColumns];  // by type and by columns - 1
+    Expand expand[kNumTypes];                      // nullptr for types without grids
     FloatKernels floats;
 
     bool wide(QuantizedType type) const { return wide_signed && layout_of(type).is_signed; }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/pack.hpp"
+#include "kernels/panel_reader.hpp"
 
 namespace specllama::kernels {
 
@@ -34,12 +35,12 @@ void multiply_packed(const InstructionSet & set, QuantizedType type, const uint8
     const int64_t panel_bytes = num_blocks * layout_of(type).panel_bytes();
     float sums[kMostColumns * kPanelRows];
     const Tiles tiles(columns, set.tile);
+    const PanelReader reader(set, type, num_blocks, tiles.count);
     for (int64_t t = 0; t < tiles.count; ++t) {
         const int width = tiles.width(t);
         const std::vector<uint8_t> tile = quantized_tile(set, type, x + tiles.begin(t) * values, width, values);
         for (int64_t panel = 0; panel < last; ++panel) {
-            set.multiply[static_cast<int>(type)][width - 1](panels + panel * panel_bytes, num_blocks, tile.data(), sums,
-                                                            kPanelRows);
+            reader.multiply(reader.read(panels + panel * panel_bytes), tile.data(), width, sums, kPanelRows);
             for (int c = 0; c < width; ++c) {
                 const int64_t first = kPanelRows * panel;
                 std::copy_n(sums + c * kPanelRows, std::min<int64_t>(kPanelRows, num_rows - first),

@@ -9,13 +9,18 @@ namespace {
 template <int type, int columns>
 constexpr Multiply kMultiply = multiply_panel<ByteDots<StepDots<NeonLanes>>, type, columns>;
 
+template <int type>
+constexpr Expand kExpand = expansion<ByteDots<StepDots<NeonLanes>>, type>();
+
 }  // namespace
 
 #define SPECLLAMA_MULTIPLY kMultiply
+#define SPECLLAMA_EXPAND kExpand
 #include "kernels/table.inc"
 
 extern const InstructionSet kNeonDotProd;
-const InstructionSet kNeonDotProd = {"NEON dotprod", false,           kMostColumns,
-                                     quantize_neon,  SPECLLAMA_TABLE, kFloatKernels<NeonFloats>};
+const InstructionSet kNeonDotProd = {
+    "NEON dotprod",           false, kMostColumns, quantize_neon, SPECLLAMA_TABLE, SPECLLAMA_EXPANSIONS,
+    kFloatKernels<NeonFloats>};
 
 }  // namespace specllama::kernels

@@ -90,13 +90,17 @@ struct NeonPairs : StepDots<NeonLanes> {
 template <int type, int columns>
 constexpr Multiply kMultiply = multiply_panel<ByteDots<NeonPairs>, type, columns>;
 
+template <int type>
+constexpr Expand kExpand = expansion<ByteDots<NeonPairs>, type>();
+
 }  // namespace
 
 #define SPECLLAMA_MULTIPLY kMultiply
+#define SPECLLAMA_EXPAND kExpand
 #include "kernels/table.inc"
 
 extern const InstructionSet kNeonI8mm;
-const InstructionSet kNeonI8mm = {"NEON i8mm",   false,           kMostColumns,
-                                  quantize_neon, SPECLLAMA_TABLE, kFloatKernels<NeonFloats>};
+const InstructionSet kNeonI8mm = {
+    "NEON i8mm", false, kMostColumns, quantize_neon, SPECLLAMA_TABLE, SPECLLAMA_EXPANSIONS, kFloatKernels<NeonFloats>};
 
 }  // namespace specllama::kernels

@@ -99,7 +99,7 @@ struct NeonLanes {
     // Entries of a table of four bytes.
     static Lanes gather_fours(const uint32_t * table, const Lanes & indices) {
         int32_t index[4 * kRegisters];
-        store_lanes(index, indices);
+        store_lanes(reinterpret_cast<uint8_t *>(index), indices);
         return lanes([&](int i) {
             const uint32_t four[4] = {table[index[4 * i]], table[index[4 * i + 1]], table[index[4 * i + 2]],
                                       table[index[4 * i + 3]]};
@@ -109,7 +109,7 @@ struct NeonLanes {
     // The first and the last four bytes of entries of eight bytes.
     static void gather_eights(const uint32_t * table, const Lanes & indices, Lanes & first, Lanes & second) {
         int32_t index[4 * kRegisters];
-        store_lanes(index, indices);
+        store_lanes(reinterpret_cast<uint8_t *>(index), indices);
         SPECLLAMA_UNROLL
         for (int i = 0; i < kRegisters; ++i) {
             const uint32x2_t a = vld1_u32(table + 2 * index[4 * i]);
@@ -120,11 +120,14 @@ struct NeonLanes {
             second.at[i] = vreinterpretq_s32_u32(vcombine_u32(vzip2_u32(a, b), vzip2_u32(c, d)));
         }
     }
-    static void store_lanes(int32_t * at, const Lanes & values) {
+    static void store_lanes(uint8_t * at, const Lanes & values) {
         SPECLLAMA_UNROLL
         for (int i = 0; i < kRegisters; ++i) {
-            vst1q_s32(at + 4 * i, values.at[i]);
+            vst1q_u8(at + 16 * i, bytes(values.at[i]));
         }
+    }
+    static Floats load_floats(const uint8_t * at) {
+        return floats([&](int i) { return vreinterpretq_f32_u8(vld1q_u8(at + 16 * i)); });
     }
     // Negates the bytes whose sign is set. signs: four bytes for each row, with the signs of eight values each. The
     // bytes are the half `half` of the eight values `eight`.

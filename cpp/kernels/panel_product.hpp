@@ -205,6 +205,8 @@ inline typename Isa::Floats scales_of_blocks(const uint8_t * panel) {
     const uint8_t * at = panel + layout.d_at();
     if constexpr (layout.codes == Codes::fp4) {
         return Isa::load_first_halves(at);
+    } else if constexpr (layout.codes == Codes::expanded) {
+        return Isa::load_floats(at);
     } else if constexpr (layout.is_grid() && grid_factor(layout) != 1.0F) {
         return Isa::multiply(Isa::load_halves(at), Isa::spread(grid_factor(layout)));
     } else {

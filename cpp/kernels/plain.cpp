@@ -126,6 +126,12 @@ ScaleAndMinimum scale_at(const Layout & layout, const uint8_t * panel, int row, 
     return {static_cast<float>(scale), minimum};
 }
 
+// The scale d of a row's block.
+float block_scale_at(const Layout & layout, const uint8_t * panel, int row) {
+    const uint8_t * at = panel + layout.d_at() + layout.d_bytes() * row;
+    return layout.codes == Codes::expanded ? read<float>(at) : scale_of(layout, read<uint16_t>(at));
+}
+
 // Whether the offset is subtracted from the products of each span, as integers.
 constexpr bool lowers_spans(const Layout & layout) { return layout.span == 0 || layout.scales == Scales::float8; }
 
@@ -169,7 +175,7 @@ float product(QuantizedType type, const uint8_t * panel, const uint8_t * tile, i
     if (layout.num_groups() > 1) {
         weighted = total;
     }
-    const float d = layout.has_d() ? scale_of(layout, read<uint16_t>(panel + layout.d_at() + 2 * row)) : 1.0F;
+    const float d = layout.has_d() ? block_scale_at(layout, panel, row) : 1.0F;
     const auto low = static_cast<float>(lowered);
     if (layout.has_minimum()) {
         const float dmin = half_to_float(read<uint16_t>(panel + layout.minimum_at() + 2 * row));
@@ -212,6 +218,29 @@ void multiply(const uint8_t * panel, int64_t num_blocks, const uint8_t * tile, f
         }
     }
 }
+
+template <int type>
+void expand(const uint8_t * panel, int64_t num_blocks, uint8_t * out) {
+    constexpr auto kType = static_cast<QuantizedType>(type);
+    constexpr Layout from = layout_of(kType);
+    constexpr Layout to = layout_of(expanded(kType));
+    for (int64_t b = 0; b < num_blocks; ++b, panel += from.panel_bytes(), out += to.panel_bytes()) {
+        for (int row = 0; row < kPanelRows; ++row) {
+            for (int i = 0; i < from.values; ++i) {
+                out[64 * (i / kStep) + kStep * row + i % kStep] = static_cast<uint8_t>(value_at(kType, panel, row, i));
+            }
+            const float d = block_scale_at(from, panel, row);
+            std::memcpy(out + to.d_at() + 4 * row, &d, sizeof d);
+            for (int i = 0; i < from.num_scales(); ++i) {
+                const auto scale = static_cast<uint8_t>(scale_at(from, panel, row, i).scale);
+                out[to.scales_at() + 2 * kPanelRows * (i / 2) + 2 * row + i % 2] = scale;
+            }
+        }
+    }
+}
+
+template <int type>
+constexpr Expand kExpand = layout_of(static_cast<QuantizedType>(type)).is_grid() ? expand<type> : nullptr;
 
 struct PlainFloats {
     static constexpr int kRows = 1;
@@ -294,11 +323,17 @@ struct PlainFloats {
 }  // namespace
 
 #define SPECLLAMA_MULTIPLY multiply
+#define SPECLLAMA_EXPAND kExpand
 #include "kernels/table.inc"
 
 const InstructionSet & plain_set() {
-    static const InstructionSet set = {"plain",        false,           kMostColumns,
-                                       quantize_plain, SPECLLAMA_TABLE, kFloatKernels<PlainFloats>};
+    static const InstructionSet set = {"plain",
+                                       false,
+                                       kMostColumns,
+                                       quantize_plain,
+                                       SPECLLAMA_TABLE,
+                                       SPECLLAMA_EXPANSIONS,
+                                       kFloatKernels<PlainFloats>};
     return set;
 }
 

@@ -33,9 +33,13 @@ enum class QuantizedType {
     iq3_s,
     f16,
     bf16,
+    // What types with grids become for many columns (see InstructionSet::expand). No file has these.
+    expanded_16,
+    expanded_32,
 };
 
-constexpr int kNumTypes = 25;
+constexpr int kNumTypes = 25;    // of files
+constexpr int kNumLayouts = 27;  // with the expanded types
 constexpr const char * kTypeNames[kNumTypes] = {"Q4_0",    "Q4_1",  "Q5_0",  "Q5_1",   "Q8_0",    "Q2_K",   "Q3_K",
                                                 "Q4_K",    "Q5_K",  "Q6_K",  "IQ4_NL", "IQ4_XS",  "MXFP4",  "NVFP4",
                                                 "Q1_0",    "Q2_0",  "TQ1_0", "TQ2_0",  "IQ2_XXS", "IQ2_XS", "IQ2_S",
@@ -69,6 +73,7 @@ enum class Codes {
     thirds,
     // Indices of a table of four or eight magnitudes, and a sign for each value (see grids.hpp).
     grid,
+    expanded,    // the numbers, as signed bytes; d holds floats
     half,        // float16
     brain_half,  // the first 16 bits of a float
 };
@@ -125,7 +130,8 @@ struct Layout {
     // With grids of whole signs: where the high bits of the indices stand.
     constexpr int high_at() const { return code_bytes(); }
     constexpr int d_at() const { return code_bytes() + (whole_signs ? kPanelRows * (values / 32) : 0); }
-    constexpr int minimum_at() const { return d_at() + (has_d() ? 2 * kPanelRows : 0); }
+    constexpr int d_bytes() const { return has_d() ? (codes == Codes::expanded ? 4 : 2) : 0; }
+    constexpr int minimum_at() const { return d_at() + d_bytes() * kPanelRows; }
     constexpr int scales_at() const { return minimum_at() + (has_minimum() ? 2 * kPanelRows : 0); }
     constexpr int scale_bytes() const {
         return scales == Scales::in_signs ? 0 : num_scales() * kPanelRows / (scales == Scales::nibbles ? 2 : 1);
@@ -146,7 +152,7 @@ struct Layout {
 
 // The layouts, by QuantizedType. A line has Layout's fields in their order.
 constexpr Offset kConstant = Offset::constant;
-constexpr Layout kLayouts[kNumTypes] = {
+constexpr Layout kLayouts[kNumLayouts] = {
     {32, 4, 0, 0, kConstant, 8, Codes::numbers, Scales::bytes, 32, 18, 2, false},                   // Q4_0
     {32, 4, 0, 0, Offset::added, 0, Codes::numbers, Scales::bytes, 32, 20, 3, false},               // Q4_1
     {32, 4, 1, 0, kConstant, 16, Codes::numbers, Scales::bytes, 32, 22, 6, false},                  // Q5_0
@@ -172,9 +178,16 @@ constexpr Layout kLayouts[kNumTypes] = {
     {256, 3, 0, 32, kConstant, 0, Codes::grid, Scales::nibbles, 256, 110, 21, true, true, 4, 9},    // IQ3_S
     {32, 16, 0, 0, kConstant, 0, Codes::half, Scales::bytes, 32, 64, 1, true},                      // F16
     {32, 16, 0, 0, kConstant, 0, Codes::brain_half, Scales::bytes, 32, 64, 30, true},               // BF16
+    {256, 8, 0, 16, kConstant, 0, Codes::expanded, Scales::bytes, 256, 0, -1, true},                // expanded_16
+    {256, 8, 0, 32, kConstant, 0, Codes::expanded, Scales::bytes, 256, 0, -1, true},                // expanded_32
 };
 
 constexpr Layout layout_of(QuantizedType type) { return kLayouts[static_cast<int>(type)]; }
+
+// What a type with a grid becomes for many columns.
+constexpr QuantizedType expanded(QuantizedType type) {
+    return layout_of(type).span == 16 ? QuantizedType::expanded_16 : QuantizedType::expanded_32;
+}
 
 // The values of the codes of IQ4_NL and IQ4_XS, of Q4_0, and of MXFP4 and NVFP4. An MXFP4 value v stands here as 2 * v
 // + 12, which is 0 or more.
