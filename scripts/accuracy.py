@@ -2,7 +2,8 @@
 
 Run it where ``specllama[test]`` is installed: ``python scripts/accuracy.py``. It needs no model and no quiet machine.
 *Exact* is the product of the dequantized weights with the activations, all in double precision. What remains is what a
-kernel loses: it rounds the activations to 8 bits, and sums in single precision. The error is the root of the mean
+kernel loses: it rounds the activations to 8 bits (ours leaves them as they are for F16 and BF16), and sums in single
+precision. The error is the root of the mean
 square, where 1 is the size of a result.
 """
 
