@@ -13,6 +13,7 @@
 #   kinds-TYPE-WAY          specllama bench, eight kinds of text; WAY is ours or theirs, whose kernels run (f16: theirs only)
 #   whole-humaneval-TYPE    whole calls, prompts included, against llama_cpp.Llama; TYPE may be 7b, too: the file DEEPENED
 #   whole-spec-bench-TYPE   (scripts/deepen.py makes it; 7b takes 10 minutes), and is measured only by name
+#   types                   products of every type of weights, llama.cpp's kernels and ours by turns
 #   limits                  the memory's speed and the processor's; needs a C compiler
 #   humaneval-TYPE-WAY      specllama bench, HumanEval; PROMPTS is the folder of humaneval*.jsonl and spec_bench*.jsonl
 #   spec-bench-TYPE-WAY     specllama bench, Spec-Bench
@@ -77,6 +78,7 @@ parts() {
     echo many-texts-humaneval-q4_k_m
     echo text-memory
     echo earlier-texts
+    echo types
     echo accuracy
     for type in q4_k_m q8_0; do
         echo "perplexity-$type"
@@ -142,6 +144,7 @@ measure() {
             # shellcheck disable=SC2086  # two words
             bench "$part" "$PROMPTS" ${inner:-} --prompts "$(prompts "$1")" --limit "$2" --max-tokens 64 --modes plain,auto
             ;;
+        types) python "$scripts/types_of_weights.py" --record "$part" ;;
         limits) python "$scripts/limits.py" "$target:Q4_K_M" "$target:Q8_0" --record "$part" ;;
         tools-*)
             : "${LLAMA_TOOLS:?names the folder of llama-speculative-simple and llama-lookup}"
