@@ -44,8 +44,7 @@ NUM_FLIPS = int(os.environ.get("SPECLLAMA_FLIPS", "45"))
 WORDS = tiny.word_vocabulary()
 WHOLE = tiny.head_weights(WORDS, 5, n_target=32, n_embd=32)
 BARE = {name: matrix for name, matrix in WHOLE.items() if name not in ("token_embd.weight", "output.weight")}
-Kind = gguf.GGMLQuantizationType
-NUMPYS = {Kind.I8: np.int8, Kind.I32: np.int32, Kind.I64: np.int64, Kind.F64: np.float64}
+NUMPYS = {"I8": np.int8, "I32": np.int32, "I64": np.int64, "F64": np.float64}
 """Types that no weights have, which the writer takes from arrays."""
 
 
@@ -69,18 +68,21 @@ DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
         r"rope\.dimension_count is 10: it must be even, and from 2 to 9",
     ),
     "factors": (
-        {"weights": {**WHOLE, "rope_freqs.weight": np.ones(4)}, "kinds": {"rope_freqs.weight": Kind.F16}},
+        {"weights": {**WHOLE, "rope_freqs.weight": np.ones(32)}, "kinds": {"rope_freqs.weight": "F16"}},
         r"rope_freqs\.weight has type 1: vectors must be F32",
     ),
     **{
-        f"{name} of {kind.name}": ({"kinds": {f"{name}.weight": kind}}, f"{name}.weight has type {kind.value}: ")
+        f"{name} of {kind}": (
+            {"kinds": {f"{name}.weight": kind}},
+            f"{name}.weight has type {gguf.GGMLQuantizationType[kind].value}: ",
+        )
         for name, kind in [
-            ("output_norm", Kind.Q8_0),
-            ("blk.0.attn_norm_2", Kind.BF16),
-            ("token_embd", Kind.I32),
-            ("output", Kind.I8),
-            ("fc", Kind.F64),
-            ("blk.0.attn_q", Kind.I64),
+            ("output_norm", "Q8_0"),
+            ("blk.0.attn_norm_2", "BF16"),
+            ("token_embd", "I32"),
+            ("output", "I8"),
+            ("fc", "F64"),
+            ("blk.0.attn_q", "I64"),
         ]
     },
     "some by the target's matrix": ({"weights": BARE, "tokens": range(20)}, "drafts 20 tokens with the target's"),

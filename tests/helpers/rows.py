@@ -16,11 +16,11 @@ from specllama import _core
 
 
 def quantized(weights: npt.NDArray[np.float32], kind: str) -> npt.NDArray[np.uint8]:
-    """The rows of a matrix as a GGUF file of this type holds them: bytes [rows, bytes of a row]; also of a stack."""
-    *stack, rows, columns = weights.shape
+    """A tensor as a GGUF file of this type holds it: its last axis [columns] becomes [bytes of a row], others stay."""
+    *others, columns = weights.shape
     values, size, number = structs.values(_core.quantized_types()[kind])
-    made = np.zeros((*stack, rows, columns // values * size), dtype=np.uint8)
-    rows *= math.prod(stack)
+    made = np.zeros((*others, columns // values * size), dtype=np.uint8)
+    rows = math.prod(others)
     given = np.ascontiguousarray(weights, dtype=np.float32)
     address, count = ctypes.c_void_p, ctypes.c_int64
     quantize = bindings._lib.ggml_quantize_chunk
