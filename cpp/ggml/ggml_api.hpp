@@ -45,12 +45,12 @@ struct InitParams {
     X(ggml_backend_buffer_get_type, BufferType * (*)(Buffer *))                                               \
     X(ggml_backend_buffer_get_base, void * (*)(Buffer *))                                                     \
     X(ggml_backend_buffer_get_size, std::size_t (*)(Buffer *))                                                \
-    X(ggml_backend_buffer_free, void (*)(Buffer *))                                                           \
-    X(ggml_barrier, void (*)(void *))
+    X(ggml_backend_buffer_free, void (*)(Buffer *))
 
-// Functions that only some releases export: each tells that the release knows a type of weights. ggml_type_name must
-// not be asked about a type that ggml does not know.
+// Functions that not every build exports: ggml_barrier not on Windows. Each of the others tells that the release knows
+// a type of weights. ggml_type_name must not be asked about a type that ggml does not know.
 #define SPECLLAMA_OPTIONAL_GGML_FUNCTIONS(X)                          \
+    X(ggml_barrier, void (*)(void *))                                 \
     X(dequantize_row_nvfp4, void (*)(const void *, float *, int64_t)) \
     X(dequantize_row_q1_0, void (*)(const void *, float *, int64_t))  \
     X(dequantize_row_q2_0, void (*)(const void *, float *, int64_t))

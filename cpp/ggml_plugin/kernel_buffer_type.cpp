@@ -6,6 +6,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "ggml_plugin/barrier.hpp"
 #include "ggml_plugin/cache_product.hpp"
 #include "ggml_plugin/expert_product.hpp"
 #include "ggml_plugin/flash_attention.hpp"
@@ -318,7 +319,13 @@ bool KernelBufferType::work_size(int n_threads, const ggml::Tensor * op, std::si
 }
 
 bool KernelBufferType::compute_forward(ggml::ComputeParams * params, ggml::Tensor * op) {
-    const auto wait = [&] { api_.ggml_barrier(params->threadpool); };
+    const auto wait = [&] {
+        if (api_.ggml_barrier != nullptr) {
+            api_.ggml_barrier(params->threadpool);
+        } else {
+            wait_for_all(*params, op);
+        }
+    };
     switch (task_of(op)) {
         case Task::weights: {
             const Product product(set_, insides_.type_of(op->src[0]).value(), op);

@@ -55,11 +55,12 @@ struct StepDots : Base {
         }
     }
 
-    // Adds the products of some pairs of steps to the sums of some columns.
-    template <int type, int columns, int width, class Values>
-    static void add_pairs(const Values & part, int first, int last, const uint8_t * tile, Lanes (&dot)[width]) {
+    // Adds the products of `count` pairs of steps to the sums of some columns.
+    template <int type, int columns, int count, int width, class Values>
+    static void add_pairs(const Values & part, int first, const uint8_t * tile, Lanes (&dot)[width]) {
         SPECLLAMA_UNROLL
-        for (int pair = first; pair < last; ++pair) {
+        for (int i = 0; i < count; ++i) {
+            const int pair = first + i;
             Lanes one = {};
             Lanes other = {};
             two_factors<type>(part, pair, one, other);
@@ -84,7 +85,7 @@ struct ByteDots : Dots {
         if constexpr (Dots::kHoldsAllSums) {
             Lanes dot[width];
             begin<ByteDots, type, columns>(sums, span, dot);
-            Dots::template add_pairs<type, columns>(part, 2 * half, 2 * half + 2, tile, dot);
+            Dots::template add_pairs<type, columns, 2>(part, 2 * half, tile, dot);
             add_scaled(dot, scale, weighted);
         } else {
             add_half_by_columns<type, columns>(part, span, tile, sums, scale, weighted);
@@ -212,7 +213,7 @@ struct ByteDots : Dots {
                 if (layout.span == 32 || sub % parts == 0) {
                     begin<ByteDots, type, columns>(sums, layout.span == 32 ? sub : sub / parts, dot);
                 }
-                Dots::template add_pairs<type, columns>(part, 0, 4, x, dot);
+                Dots::template add_pairs<type, columns, 4>(part, 0, x, dot);
             }
             if constexpr (layout.span == 32) {
                 add_scaled(dot, part.scale(0), group);

@@ -119,7 +119,7 @@ void multiply_rows(const CacheRows & cache, int64_t num_rows, const float * cons
 // Prefetches memory that is needed soon, into the second-level cache: the first-level cache can ask for too few lines
 // at once to keep the memory busy. An address without memory does no harm.
 inline void fetch([[maybe_unused]] const uint8_t * at, [[maybe_unused]] int64_t bytes) {
-#ifdef __GNUC__
+#if defined(__GNUC__) || defined(__clang__)
     for (int64_t i = 0; i < bytes; i += 64) {
         __builtin_prefetch(at + i, 0, 2);
     }

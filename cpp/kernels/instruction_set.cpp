@@ -59,7 +59,11 @@ X86Features features_here() {
     }
     const uint64_t saved = saved_registers();
     constexpr uint64_t kYmm = 0x6;
+#ifdef __APPLE__
+    constexpr uint64_t kZmm = kYmm;  // macOS saves the other registers, and says so, from their first use on
+#else
     constexpr uint64_t kZmm = 0xE6;
+#endif
     const Registers extended = ask(7, 0);
     const Registers more = ask(7, 1);
     const bool fma = bit(basic.c, 12);

@@ -46,25 +46,25 @@ struct NeonPairs : StepDots<NeonLanes> {
     }
 
     // Does what StepDots::add_pairs does. The last column is by itself if their number is odd.
-    template <int type, int columns, int width, class Values>
-    static void add_pairs(const Values & part, int first, int last, const uint8_t * tile, Lanes (&dot)[width]) {
+    template <int type, int columns, int count, int width, class Values>
+    static void add_pairs(const Values & part, int first, const uint8_t * tile, Lanes (&dot)[width]) {
         if constexpr (width == 1) {
-            Base::add_pairs<type, columns>(part, first, last, tile, dot);
+            Base::add_pairs<type, columns, count>(part, first, tile, dot);
         } else {
-            add_pairs_of_columns<type, columns>(part, first, last, tile, dot);
+            add_pairs_of_columns<type, columns, count>(part, first, tile, dot);
         }
     }
 
-    template <int type, int columns, int width, class Values>
-    static void add_pairs_of_columns(const Values & part, int first, int last, const uint8_t * tile,
-                                     Lanes (&dot)[width]) {
+    template <int type, int columns, int count, int width, class Values>
+    static void add_pairs_of_columns(const Values & part, int first, const uint8_t * tile, Lanes (&dot)[width]) {
         PairSums sums[width / 2];
         SPECLLAMA_UNROLL
         for (int pair = 0; pair < width / 2; ++pair) {
             sums[pair] = {spread(int32_t{0}), spread(int32_t{0})};
         }
         SPECLLAMA_UNROLL
-        for (int pair = first; pair < last; ++pair) {
+        for (int i = 0; i < count; ++i) {
+            const int pair = first + i;
             Lanes one = {};
             Lanes other = {};
             Base::two_factors<type>(part, pair, one, other);

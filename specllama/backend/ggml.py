@@ -6,6 +6,9 @@ This module imports neither llama_cpp nor the extension, so that a trial can use
 from __future__ import annotations
 
 import ctypes
+import functools
+import sys
+from pathlib import Path
 from typing import Any
 
 _CPU = 0  # GGML_BACKEND_DEVICE_TYPE_CPU
@@ -28,7 +31,7 @@ class CpuBackend:
         """
         self._library = library
         # ggml's list of all backends is not used: asking for it starts every backend, and a GPU's takes seconds.
-        if hasattr(library, "ggml_backend_cpu_reg"):
+        if self.has("ggml_backend_cpu_reg"):
             self.registry = int(self.function("ggml_backend_cpu_reg", ctypes.c_void_p)() or 0)
             first = self.function("ggml_backend_reg_dev_get", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
             self.device = int(first(self.registry, 0) or 0)
@@ -55,14 +58,11 @@ class CpuBackend:
         Raises:
             LookupError: there is no function of this name.
         """
-        try:
-            return address_of(getattr(self._library, name))
-        except AttributeError:
-            raise LookupError(f"ggml has no function {name}") from None
+        return address_of(function_of_ggml(self._library, name))
 
     def has(self, name: str) -> bool:
         """Whether ggml has a function of this name."""
-        return hasattr(self._library, name)
+        return _found(self._library, name) is not None
 
     def own_address(self, name: str) -> int:
         """The address of a function of the CPU backend's own, which the registry gives by name.
@@ -96,13 +96,47 @@ class CpuBackend:
         return found
 
 
+def function_of_ggml(library: ctypes.CDLL, name: str) -> Any:
+    """A function of ggml, as ctypes has it.
+
+    Args:
+        library: libllama, or another library through which ggml's functions are found.
+        name: the function's name.
+
+    Raises:
+        LookupError: there is no function of this name.
+    """
+    found = _found(library, name)
+    if found is None:
+        raise LookupError(f"ggml has no function {name}")
+    return found
+
+
+def _found(library: ctypes.CDLL, name: str) -> Any:
+    """A function of ggml; None if there is none.
+
+    Windows gives only a library's own functions, and not those of the libraries that it is linked to.
+    """
+    libraries = [library, *(_loaded_beside(library._name) if sys.platform == "win32" else ())]
+    return next((getattr(one, name) for one in libraries if hasattr(one, name)), None)
+
+
+@functools.lru_cache
+def _loaded_beside(path: str) -> list[ctypes.CDLL]:
+    """The libraries of ggml in the folder of another library, as far as this process has loaded them (Windows)."""
+    handle_of = ctypes.WinDLL("kernel32").GetModuleHandleW  # type: ignore[attr-defined,unused-ignore]
+    handle_of.restype, handle_of.argtypes = ctypes.c_void_p, [ctypes.c_wchar_p]
+    handles = {str(file): handle_of(str(file)) for file in sorted(Path(path).parent.glob("*ggml*.dll"))}
+    return [ctypes.CDLL(file, handle=handle) for file, handle in handles.items() if handle]
+
+
 def ggml_version(library: ctypes.CDLL) -> str:
     """The version of ggml, such as ``0.25.3``.
 
     Args:
         library: libllama, or another library through which ggml's functions are found.
     """
-    version = library.ggml_version
+    version = function_of_ggml(library, "ggml_version")
     version.restype = ctypes.c_char_p
     return bytes(version()).decode("utf-8", errors="replace")
 

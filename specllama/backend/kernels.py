@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import sys
 from collections.abc import Iterable, Iterator
 
 from llama_cpp import llama_cpp as _bindings
@@ -72,8 +71,6 @@ def _from_environment() -> str:
 
 def _unsuitable() -> str:
     """Why this machine or this build of llama.cpp is not one that our kernels are for; empty if it is."""
-    if not sys.platform.startswith(("linux", "darwin")):
-        return "they are for Linux and macOS"
     if not has_instructions():
         return "this processor has neither AVX2 nor NEON's dot products, or this build has no code for them"
     if has_gpu():

@@ -17,7 +17,7 @@ from llama_cpp import llama_cpp as _bindings
 
 from specllama import _core
 
-from .ggml import address_of, ggml_version
+from .ggml import address_of, function_of_ggml, ggml_version
 
 _SUPPORTED = "llama-cpp-python >= 0.3.16, < 0.4"
 _REMEDY = f"specllama works with {_SUPPORTED}: pip install --upgrade 'llama-cpp-python>=0.3.16,<0.4' specllama"
@@ -122,12 +122,9 @@ def ggml_addresses(names: Iterable[str]) -> dict[str, int]:
     """The addresses of functions of ggml, by name.
 
     Raises:
-        LookupError: ggml has no such function, or this system does not find ggml's functions through libllama.
+        LookupError: ggml has no such function.
     """
-    try:
-        return {name: address_of(getattr(_bindings._lib, name)) for name in names}
-    except AttributeError as error:
-        raise LookupError(f"it has no function of ggml's ({error})") from None
+    return {name: address_of(function_of_ggml(_bindings._lib, name)) for name in names}
 
 
 def function_of_cpp(names: Iterable[str], result: Any, *arguments: Any) -> Any:

@@ -27,7 +27,7 @@ def trial_key(libraries: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
 
 def with_neighbours(library: str) -> list[Path]:
     """The file of libllama, and the files of ggml beside it. One of them has the code that is tried."""
-    return [Path(library), *sorted(Path(library).parent.glob(f"libggml*{Path(library).suffix}"))]
+    return [Path(library), *sorted(Path(library).parent.glob(f"*ggml*{Path(library).suffix}"))]
 
 
 def _file(path: str) -> str:

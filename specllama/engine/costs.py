@@ -41,7 +41,7 @@ _CHEAPEST = 0.5  # a batch costs at least this factor times the smallest batch
 _MOST_SIZES = 64  # the most batch sizes in a file
 _ALL_UP_TO = 32  # all batch sizes up to this one are kept; of larger sizes, four for each doubling
 
-KERNELS_GENERATION = 6  # add one when our kernels become faster, so that older measurements are not used
+KERNELS_GENERATION = 7  # add one when our kernels become faster or round otherwise: what older ones left is not used
 _MODEL = ("n_gpu_layers", "split_mode", "main_gpu")
 # Fields of the context's parameters, besides threads and batches. Some releases of llama_cpp lack some of these fields.
 _CONTEXT = ("offload_kqv", "op_offload", "flash_attn", "flash_attn_type", "type_k", "type_v", "ctx_type")

@@ -118,10 +118,11 @@ def test_an_instruction_set_gives_the_bits_of_plain_code(
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_sums_of_several_chunks_are_near_those_of_plain_code(name: str) -> None:
-    """A compiler may round a product and a sum at once where chunks of 256 cells are added up."""
-    given = made(np.float16, 20, 1040, 64, 64)
-    assert np.abs(attended(name, *given) - attended("plain", *given)).max() < 1e-6
+def test_sums_of_several_chunks_have_the_bits_of_plain_code(name: str) -> None:
+    """Chunks of 256 cells are added up."""
+    for seed in range(20):
+        given = made(np.float16, 20, 1040, 64, 64, seed)
+        assert np.array_equal(attended(name, *given), attended("plain", *given))
 
 
 @pytest.mark.parametrize("name", _core.instruction_sets())
