@@ -46,19 +46,23 @@ Addresses extra_buffer_types(ggml_backend_reg_t registry) {
     return types;
 }
 
-const specllama::kernels::InstructionSet & offer_kernels() {
+// The fastest instruction set of this processor; plain C++ if that is asked for.
+const specllama::kernels::InstructionSet & chosen_set(bool plain) {
+    const specllama::kernels::InstructionSet * sets[specllama::kernels::kMostSets];
+    const int count = specllama::kernels::usable_sets(sets);
+    return *sets[plain ? count - 1 : 0];
+}
+
+void offer(const specllama::kernels::InstructionSet & set) {
     using namespace specllama;
-    const kernels::InstructionSet * sets[kernels::kMostSets];
-    kernels::usable_sets(sets);
     ggml_backend_reg_t registry = ggml_backend_cpu_reg();
-    auto * made = new KernelBufferType(functions(), address(registry), extra_buffer_types(registry), *sets[0], true);
+    auto * made = new KernelBufferType(functions(), address(registry), extra_buffer_types(registry), set, true);
     made->take_place();
     std::vector<kernels::QuantizedType> all;
     for (int i = 0; i < kernels::kNumTypes; ++i) {
         all.push_back(static_cast<kernels::QuantizedType>(i));
     }
     PackedBuffers::take_weights(all);
-    return *sets[0];
 }
 
 // The logits of the tokens 1, 2, ... after the decode of batches of this size.
@@ -132,12 +136,13 @@ std::vector<float> same_logits(llama_model * model, int vocabulary, bool turns) 
 
 int main(int count, char ** arguments) {
     if (count < 2) {
-        std::puts("usage: decode_bits MODEL.gguf");
+        std::puts("usage: decode_bits MODEL.gguf [plain]");
         return 2;
     }
     llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
     llama_backend_init();
-    const auto & set = offer_kernels();
+    const auto & set = chosen_set(count > 2);
+    offer(set);
     llama_model * model = llama_model_load_from_file(arguments[1], llama_model_default_params());
     if (model == nullptr) {
         std::puts("the model cannot be loaded");

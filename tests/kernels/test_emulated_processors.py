@@ -1,6 +1,6 @@
 """The kernels on what is not here: cross-compiled, run by an emulator or Wine, and compared with plain C++, bit by bit.
 
-`scripts/windows_decode.sh` does the same with a llama.cpp for Windows.
+`scripts/other_systems.sh` does the same with a llama.cpp for Windows.
 """
 
 from __future__ import annotations
