@@ -18,6 +18,7 @@ struct Avx512Lanes {
     static constexpr int columns_at_once(const Layout & /*layout*/) { return 8; }
     // The instruction takes one factor as unsigned, so 128 is added to signed values.
     static constexpr bool kSignedProducts = false;
+    static constexpr bool kIndexesSteps = false;
     static constexpr bool kHoldsAllSums = true;
 
     using Lanes = __m512i;

@@ -12,6 +12,7 @@ struct AvxVnniLanes : Avx2Lanes {
     static constexpr int columns_at_once(const Layout & layout) { return layout.span == 16 ? 8 : 4; }
     // The instruction takes one factor as unsigned, so 128 is added to signed values.
     static constexpr bool kSignedProducts = false;
+    static constexpr bool kIndexesSteps = false;
     static constexpr bool kHoldsAllSums = false;  // two sums of each column do not fit
 
     static Lanes dot_bytes(Lanes sum, Lanes codes, __m256i x) {

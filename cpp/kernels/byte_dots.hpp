@@ -12,7 +12,8 @@ namespace {
 // Adds products step by step.
 //
 // Base: the operations on registers, with dot_bytes(sum, codes, signed bytes); kSignedProducts: whether codes may be
-// signed, too; kHoldsAllSums: whether the registers hold two sums of each column.
+// signed, too; kHoldsAllSums: whether the registers hold two sums of each column; kIndexesSteps: whether it has
+// dot_columns, which takes the steps of several columns from one register.
 template <class Base>
 struct StepDots : Base {
     using typename Base::Floats;
@@ -48,10 +49,14 @@ struct StepDots : Base {
     // Adds the products of one step to the sums of some columns.
     template <int columns, int width>
     static void add_step(Lanes code, const uint8_t * step, Lanes (&dot)[width]) {
-        SPECLLAMA_UNROLL
-        for (int c = 0; c < width; ++c) {
-            dot[c] = Base::dot_bytes(dot[c], code, Base::spread_step(int_at(step + 4 * c)));
-            Base::keep(dot[c]);
+        if constexpr (Base::kIndexesSteps && width > 1) {
+            Base::dot_columns(dot, code, step);
+        } else {
+            SPECLLAMA_UNROLL
+            for (int c = 0; c < width; ++c) {
+                dot[c] = Base::dot_bytes(dot[c], code, Base::spread_step(int_at(step + 4 * c)));
+                Base::keep(dot[c]);
+            }
         }
     }
 

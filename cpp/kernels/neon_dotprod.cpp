@@ -6,11 +6,14 @@ namespace specllama::kernels {
 
 namespace {
 
+template <class Rows>
+using Dots = ByteDots<StepDots<Rows>>;
+
 template <int type, int columns>
-constexpr Multiply kMultiply = multiply_panel<ByteDots<StepDots<NeonLanes>>, type, columns>;
+constexpr Multiply kMultiply = multiply_in_registers<Dots, type, columns>;
 
 template <int type>
-constexpr Expand kExpand = expansion<ByteDots<StepDots<NeonLanes>>, type>();
+constexpr Expand kExpand = expansion<Dots<NeonLanes>, type>();
 
 }  // namespace
 

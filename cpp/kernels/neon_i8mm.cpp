@@ -7,8 +7,15 @@ namespace specllama::kernels {
 
 namespace {
 
-struct NeonPairs : StepDots<NeonLanes> {
-    using Base = StepDots<NeonLanes>;
+template <class Rows>
+struct NeonPairs : StepDots<Rows> {
+    using Base = StepDots<Rows>;
+    using Rows::add;
+    using Rows::dot_bytes;
+    using Rows::lanes;
+    using Rows::spread;
+    using Rows::spread_step;
+    using typename Rows::Lanes;
 
     static constexpr bool kHoldsAllSums = true;
 
@@ -49,7 +56,7 @@ struct NeonPairs : StepDots<NeonLanes> {
     template <int type, int columns, int count, int width, class Values>
     static void add_pairs(const Values & part, int first, const uint8_t * tile, Lanes (&dot)[width]) {
         if constexpr (width == 1) {
-            Base::add_pairs<type, columns, count>(part, first, tile, dot);
+            Base::template add_pairs<type, columns, count>(part, first, tile, dot);
         } else {
             add_pairs_of_columns<type, columns, count>(part, first, tile, dot);
         }
@@ -67,7 +74,7 @@ struct NeonPairs : StepDots<NeonLanes> {
             const int pair = first + i;
             Lanes one = {};
             Lanes other = {};
-            Base::two_factors<type>(part, pair, one, other);
+            Base::template two_factors<type>(part, pair, one, other);
             const uint8_t * step = tile + 8 * pair * columns;
             add_two_steps<columns>(one, other, step, sums);
             if constexpr (width % 2 == 1) {
@@ -87,11 +94,14 @@ struct NeonPairs : StepDots<NeonLanes> {
     }
 };
 
+template <class Rows>
+using Dots = ByteDots<NeonPairs<Rows>>;
+
 template <int type, int columns>
-constexpr Multiply kMultiply = multiply_panel<ByteDots<NeonPairs>, type, columns>;
+constexpr Multiply kMultiply = multiply_in_registers<Dots, type, columns>;
 
 template <int type>
-constexpr Expand kExpand = expansion<ByteDots<NeonPairs>, type>();
+constexpr Expand kExpand = expansion<Dots<NeonLanes>, type>();
 
 }  // namespace
 

@@ -1,4 +1,5 @@
-// NEON: four registers of 128 bits hold one step of all rows of a panel. The rules of panel_product.hpp hold here, too.
+// NEON: four registers of 128 bits hold one step of all rows of a panel, and two a step of half of them. The rules of
+// panel_product.hpp hold here, too.
 #pragma once
 
 #include <arm_neon.h>
@@ -10,8 +11,10 @@ namespace specllama::kernels {
 
 namespace {
 
-struct NeonLanes {
-    static constexpr int kRegisters = 4;
+// registers: 4 for all rows, 2 for half of them; from: the first register of those that hold all rows.
+template <int registers, int from>
+struct NeonRows {
+    static constexpr int kRegisters = registers;
     struct Lanes {
         int32x4_t at[kRegisters];
     };
@@ -19,10 +22,11 @@ struct NeonLanes {
         float32x4_t at[kRegisters];
     };
 
-    // How many columns are multiplied at once. One sum for each of four columns fits into the registers.
+    // How many columns are multiplied at once. Sums of four columns fit into the registers for half of the rows.
     static constexpr int columns_at_once(const Layout & /*layout*/) { return 4; }
     static constexpr bool kSignedProducts = true;
-    static constexpr bool kHoldsAllSums = false;  // two sums of each column do not fit
+    static constexpr bool kHoldsAllSums = registers == 2;
+    static constexpr bool kIndexesSteps = true;
 
     template <class Result, class Function>
     static Result each(Function function) {
@@ -46,7 +50,7 @@ struct NeonLanes {
     static int32x4_t lanes_of(uint8x16_t bytes) { return vreinterpretq_s32_u8(bytes); }
 
     static Lanes load(const uint8_t * at) {
-        return lanes([&](int i) { return lanes_of(vld1q_u8(at + 16 * i)); });
+        return lanes([&](int i) { return lanes_of(vld1q_u8(at + 16 * (from + i))); });
     }
     static Lanes spread(int32_t value) {
         return lanes([&](int /*i*/) { return vdupq_n_s32(value); });
@@ -79,12 +83,13 @@ struct NeonLanes {
             [&](int i) { return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a.at[i]), vdupq_n_s32(up))); });
     }
     static Lanes shift_down(const Lanes & a, int down) { return shift_up(a, -down); }
+    // A byte of each row, as 16 bits.
+    static uint16x4_t four_bytes(const uint8_t * at, int i) {
+        const uint16x8_t all = vmovl_u8(vld1_u8(at + 8 * ((from + i) / 2)));
+        return (from + i) % 2 == 0 ? vget_low_u16(all) : vget_high_u16(all);
+    }
     static Lanes widen_bytes(const uint8_t * at) {
-        const uint8x16_t all = vld1q_u8(at);
-        const uint16x8_t low = vmovl_u8(vget_low_u8(all));
-        const uint16x8_t high = vmovl_high_u8(all);
-        return {{vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(low))), vreinterpretq_s32_u32(vmovl_high_u16(low)),
-                 vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(high))), vreinterpretq_s32_u32(vmovl_high_u16(high))}};
+        return lanes([&](int i) { return vreinterpretq_s32_u32(vmovl_u16(four_bytes(at, i))); });
     }
     static Lanes add_bytes(const Lanes & a, const Lanes & b) {
         return lanes([&](int i) { return lanes_of(vaddq_u8(bytes(a.at[i]), bytes(b.at[i]))); });
@@ -99,7 +104,10 @@ struct NeonLanes {
     // Entries of a table of four bytes.
     static Lanes gather_fours(const uint32_t * table, const Lanes & indices) {
         int32_t index[4 * kRegisters];
-        store_lanes(reinterpret_cast<uint8_t *>(index), indices);
+        SPECLLAMA_UNROLL
+        for (int i = 0; i < kRegisters; ++i) {
+            vst1q_s32(index + 4 * i, indices.at[i]);
+        }
         return lanes([&](int i) {
             const uint32_t four[4] = {table[index[4 * i]], table[index[4 * i + 1]], table[index[4 * i + 2]],
                                       table[index[4 * i + 3]]};
@@ -109,7 +117,10 @@ struct NeonLanes {
     // The first and the last four bytes of entries of eight bytes.
     static void gather_eights(const uint32_t * table, const Lanes & indices, Lanes & first, Lanes & second) {
         int32_t index[4 * kRegisters];
-        store_lanes(reinterpret_cast<uint8_t *>(index), indices);
+        SPECLLAMA_UNROLL
+        for (int i = 0; i < kRegisters; ++i) {
+            vst1q_s32(index + 4 * i, indices.at[i]);
+        }
         SPECLLAMA_UNROLL
         for (int i = 0; i < kRegisters; ++i) {
             const uint32x2_t a = vld1_u32(table + 2 * index[4 * i]);
@@ -123,11 +134,11 @@ struct NeonLanes {
     static void store_lanes(uint8_t * at, const Lanes & values) {
         SPECLLAMA_UNROLL
         for (int i = 0; i < kRegisters; ++i) {
-            vst1q_u8(at + 16 * i, bytes(values.at[i]));
+            vst1q_u8(at + 16 * (from + i), bytes(values.at[i]));
         }
     }
     static Floats load_floats(const uint8_t * at) {
-        return floats([&](int i) { return vreinterpretq_f32_u8(vld1q_u8(at + 16 * i)); });
+        return floats([&](int i) { return vreinterpretq_f32_u8(vld1q_u8(at + 16 * (from + i))); });
     }
     // Negates the bytes whose sign is set. signs: four bytes for each row, with the signs of eight values each. The
     // bytes are the half `half` of the eight values `eight`.
@@ -159,11 +170,31 @@ struct NeonLanes {
     static Lanes dot_bytes(const Lanes & sum, const Lanes & codes, int8x16_t x) {
         return lanes([&](int i) { return vdotq_s32(sum.at[i], vreinterpretq_s8_s32(codes.at[i]), x); });
     }
+    // Adds the products of one step of two to four columns, which stand side by side, to their sums. It reads 16 bytes:
+    // more follow in a tile.
+    template <int width>
+    static void dot_columns(Lanes (&sums)[width], const Lanes & codes, const uint8_t * step) {
+        static_assert(width >= 2 && width <= 4);
+        const int8x16_t x = vreinterpretq_s8_u8(vld1q_u8(step));
+        sums[0] = dot_column<0>(sums[0], codes, x);
+        sums[1] = dot_column<1>(sums[1], codes, x);
+        if constexpr (width > 2) {
+            sums[2] = dot_column<2>(sums[2], codes, x);
+        }
+        if constexpr (width > 3) {
+            sums[3] = dot_column<3>(sums[3], codes, x);
+        }
+    }
+    template <int column>
+    static Lanes dot_column(const Lanes & sum, const Lanes & codes, int8x16_t x) {
+        return lanes([&](int i) { return vdotq_laneq_s32(sum.at[i], vreinterpretq_s8_s32(codes.at[i]), x, column); });
+    }
     static Lanes widen_signed(const uint8_t * at) {
-        return lanes([&](int i) { return vreinterpretq_s32_s16(vmovl_s8(vreinterpret_s8_u8(vld1_u8(at + 8 * i)))); });
+        return lanes(
+            [&](int i) { return vreinterpretq_s32_s16(vmovl_s8(vreinterpret_s8_u8(vld1_u8(at + 8 * (from + i))))); });
     }
     static Lanes widen_unsigned(const uint8_t * at) {
-        return lanes([&](int i) { return vreinterpretq_s32_u16(vmovl_u8(vld1_u8(at + 8 * i))); });
+        return lanes([&](int i) { return vreinterpretq_s32_u16(vmovl_u8(vld1_u8(at + 8 * (from + i)))); });
     }
     static Lanes low_nibbles(const Lanes & pairs) {
         return lanes([&](int i) { return vandq_s32(pairs.at[i], vdupq_n_s32(0x000F000F)); });
@@ -181,22 +212,19 @@ struct NeonLanes {
     }
     static float32x4_t load_four_halves(const uint8_t * at) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at))); }
     static Floats load_halves(const uint8_t * at) {
-        return floats([&](int i) { return load_four_halves(at + 8 * i); });
+        return floats([&](int i) { return load_four_halves(at + 8 * (from + i)); });
     }
     static float32x4_t load_four_float8(uint16x4_t bytes) {
         return vcvt_f32_f16(vreinterpret_f16_u16(vshl_n_u16(bytes, 7)));
     }
     static Floats load_float8(const uint8_t * at) {
-        const uint8x16_t all = vld1q_u8(at);
-        const uint16x8_t low = vmovl_u8(vget_low_u8(all));
-        const uint16x8_t high = vmovl_high_u8(all);
-        return {{load_four_float8(vget_low_u16(low)), load_four_float8(vget_high_u16(low)),
-                 load_four_float8(vget_low_u16(high)), load_four_float8(vget_high_u16(high))}};
+        return floats([&](int i) { return load_four_float8(four_bytes(at, i)); });
     }
     // Floats of which only the first 16 bits are stored; the other 16 bits are 0.
     static Floats load_first_halves(const uint8_t * at) {
-        return floats(
-            [&](int i) { return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(at + 8 * i)), 16)); });
+        return floats([&](int i) {
+            return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(at + 8 * (from + i))), 16));
+        });
     }
     static Floats multiply(const Floats & a, const Floats & b) {
         return floats([&](int i) { return vmulq_f32(a.at[i], b.at[i]); });
@@ -210,7 +238,7 @@ struct NeonLanes {
     static void store(float * at, const Floats & values) {
         SPECLLAMA_UNROLL
         for (int i = 0; i < kRegisters; ++i) {
-            vst1q_f32(at + 4 * i, values.at[i]);
+            vst1q_f32(at + 4 * (from + i), values.at[i]);
         }
     }
     static Lanes table(const int8_t (&values)[16]) {
@@ -220,6 +248,23 @@ struct NeonLanes {
     static Lanes fp4_values() { return table(kFp4Values); }
     static Lanes iq4_values() { return table(kIq4Values); }
 };
+
+using NeonLanes = NeonRows<4, 0>;
+
+// The product of a panel with some columns. With several, the sums of all rows do not fit into the registers: then it
+// is made for half of the rows, and then for the others.
+//
+// Dots: made of the rows.
+template <template <class> class Dots, int type, int columns>
+void multiply_in_registers(const uint8_t * panel, int64_t num_blocks, const uint8_t * tile, float * out,
+                           int64_t stride) {
+    if constexpr (columns == 1) {
+        multiply_panel<Dots<NeonLanes>, type, columns>(panel, num_blocks, tile, out, stride);
+    } else {
+        multiply_panel<Dots<NeonRows<2, 0>>, type, columns>(panel, num_blocks, tile, out, stride);
+        multiply_panel<Dots<NeonRows<2, 2>>, type, columns>(panel, num_blocks, tile, out, stride);
+    }
+}
 
 // The larger ones; b where a number is NaN, as on x86.
 inline float32x4_t larger_of(float32x4_t a, float32x4_t b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
