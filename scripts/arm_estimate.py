@@ -1,19 +1,17 @@
 """Estimates what products take on ARM processors that we do not have: our kernels' beside llama.cpp's own.
 
-A product of 16 rows of 1024 values is emulated, and the instructions that it executes are written down. llvm-mca says how
-many cycles a processor needs for them, by the tables of LLVM's compiler. Memory is not modelled: the weights count as
-being in the first-level cache. Nothing is measured, so this shows where a kernel would be slow, and no more.
+A product of 16 rows of 1024 values is emulated, and the instructions that it executes are written down. llvm-mca says
+how many cycles a processor needs for them, by the tables of LLVM's compiler. Memory is not modelled: the weights count
+as being in the first-level cache. Nothing is measured, so this shows where a kernel would be slow, and no more.
 
-usage: python scripts/arm_estimate.py LLAMA_CPP     the folder of llama.cpp in a source archive of llama-cpp-python
+LLAMA_CPP is the folder of llama.cpp in a source archive of llama-cpp-python. It takes ten minutes.
 Debian: apt-get install g++-aarch64-linux-gnu qemu-user llvm-22
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,7 +21,9 @@ import recorded
 ROOT = Path(__file__).parents[1]
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 SETS = {"dotprod": "armv8.2-a+dotprod", "i8mm": "armv8.2-a+dotprod+i8mm"}
-# By the tables of LLVM: those of Apple's are one for all; Cortex-A76 is Neoverse N1's sibling, -X1 V1's, -X3 V2's.
+OURS = "dotprod"  # the set that our kernels take first
+# What llama.cpp takes there. Apple's processors share one table of LLVM's. Cortex-A76 is the sibling of Neoverse N1,
+# -X1 of V1, -X3 of V2.
 PROCESSORS = {
     "apple-m1": "dotprod",
     "apple-m4": "i8mm",
@@ -41,7 +41,13 @@ def compiled(llama_cpp: Path, folder: Path) -> Path:
     """The program scripts/arm_products.cpp, with llama.cpp's products beside ours."""
     ggml, kernels = llama_cpp / "ggml", ROOT / "cpp" / "kernels"
     include = [f"-I{ggml / part}" for part in ("include", "src", "src/ggml-cpu")]
-    ours = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-DSPECLLAMA_ARM_KERNELS", f"-I{ROOT / 'cpp'}"]
+    ours = [
+        "-ffp-contract=off",
+        "-fno-math-errno",
+        "-fno-trapping-math",
+        "-DSPECLLAMA_ARM_KERNELS",
+        f"-I{ROOT / 'cpp'}",
+    ]
     theirs = ggml / "src" / "ggml-cpu" / "arch" / "arm" / "repack.cpp"
     made = [
         _compiled(theirs, folder, f"-march={SETS['i8mm']}+fp16", *include),
@@ -103,30 +109,33 @@ def cycles(instructions: Sequence[str], processor: str) -> float:
     return int(total[1]) / _ITERATIONS
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("llama_cpp", type=Path)
-    recorded.add_option(parser)
-    options = parser.parse_args(arguments)
-    rows = []
+def main() -> None:
+    """Print the ratios."""
+    parser = recorded.parser(__doc__)
+    parser.add_argument("llama_cpp", metavar="LLAMA_CPP", type=Path)
+    given = parser.parse_args()
+    found: dict[str, dict[str, list[list[float]]]] = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        program = compiled(options.llama_cpp, folder)
+        program = compiled(given.llama_cpp, folder)
         known = disassembled(program)
-        for type_ in TYPES:
-            for columns in COLUMNS:
-                for set_ in SETS:
-                    traces = {
-                        who: straight([known[at] for at in executed(program, folder, who, set_, type_, str(columns))])
-                        for who in ("ours", "theirs")
-                    }
-                    for processor in (name for name, has in PROCESSORS.items() if has == set_):
-                        took = {who: round(cycles(trace, processor)) for who, trace in traces.items()}
-                        rows.append({"type": type_, "columns": columns, "processor": processor, **took})
-                        ratio = took["theirs"] / took["ours"]
-                        print(f"{type_:7} {columns} {processor:12} {took['ours']:6} {took['theirs']:6} {ratio:5.2f}")
-    return 0
+
+        def trace(*arguments: str) -> list[str]:
+            return straight([known[at] for at in executed(program, folder, *arguments)])
+
+        for kind in TYPES:
+            found[kind] = {name: [] for name in PROCESSORS}
+            for columns in map(str, COLUMNS):
+                ours = trace("ours", OURS, kind, columns)
+                theirs = {name: trace("theirs", name, kind, columns) for name in SETS}
+                for processor, has in PROCESSORS.items():
+                    found[kind][processor].append([cycles(ours, processor), cycles(theirs[has], processor)])
+            print(kind, {name: [f"{b / a:.2f}" for a, b in pairs] for name, pairs in found[kind].items()})
+    if given.record:
+        version = subprocess.run([COMPILER, "--version"], capture_output=True, text=True, check=True).stdout
+        machine = {"compiler": version.splitlines()[0], "estimated by": "llvm-mca 22"}
+        recorded.keep(given.record, {"machine": machine, "columns": list(COLUMNS), "types": found})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -510,6 +510,17 @@ def types(data: Path) -> str:
     return table(titles, rows)
 
 
+def arm_estimate(data: Path) -> str:
+    """What products would take on ARM processors, by llama.cpp's kernels over ours, as scripts/arm_estimate.py has it."""
+    found = load(data, "arm-estimate")
+    processors = list(next(iter(found["types"].values())))
+    rows = [
+        [kind, *(", ".join(f"{theirs / ours:.2f}" for ours, theirs in of[name]) for name in processors)]
+        for kind, of in found["types"].items()
+    ]
+    return table(["weights", *processors], rows)
+
+
 def accuracy(data: Path) -> str:
     """The errors of products."""
     found = load(data, "accuracy")
@@ -853,7 +864,7 @@ TABLES = {
     for function in (
         whole_headline, whole_calls, whole_categories, limits, instruction_sets, tools, speedups, methods,
         methods_at_7b, sources, recipes, sibling_losses, kinds_of_drafts, details, categories, batches, behind_2000,
-        long_contexts, gains, shapes, rounds, texts_of_shapes, ceilings, types, accuracy, perplexity, loading, splits,
+        long_contexts, gains, shapes, rounds, texts_of_shapes, ceilings, types, arm_estimate, accuracy, perplexity, loading, splits,
         many_texts, text_memory, learning_cost, earlier_texts,
         learned_from_use, calls_learned_from_use,
         llama_server, agent_prompts, agent_prompts_sent, after_restart, keeping_cost, overhead,

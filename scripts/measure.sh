@@ -40,6 +40,8 @@
 #   training-smollm2        recipes of train-draft on SmolLM2-135M (half an hour; only by name)
 #   training-siblings       losses of train-draft --kind sibling (half an hour; only by name)
 #   training-kinds          drafts of all kinds of train-draft, in the folder KINDS (hours; only by name)
+#   arm-estimate            products on ARM processors, by llvm-mca; LLAMA_CPP names the folder of llama.cpp's source (ten
+#                           minutes; only by name)
 #   accuracy, perplexity-TYPE, splits-TYPE-WAY, text-memory, earlier-texts
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
@@ -145,6 +147,7 @@ measure() {
             bench "$part" "$PROMPTS" ${inner:-} --prompts "$(prompts "$1")" --limit "$2" --max-tokens 64 --modes plain,auto
             ;;
         types) python "$scripts/types_of_weights.py" --record "$part" ;;
+        arm-estimate) python "$scripts/arm_estimate.py" "${LLAMA_CPP:?names the folder of llama.cpp}" --record "$part" ;;
         limits) python "$scripts/limits.py" "$target:Q4_K_M" "$target:Q8_0" --record "$part" ;;
         tools-*)
             : "${LLAMA_TOOLS:?names the folder of llama-speculative-simple and llama-lookup}"

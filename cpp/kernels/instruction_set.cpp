@@ -117,11 +117,13 @@ int usable_sets(const InstructionSet ** sets) {
     }
 #endif
 #ifdef SPECLLAMA_ARM_KERNELS
-    if (has_dot_products() && has_matrix_products()) {
-        sets[count++] = &kNeonI8mm;
-    }
+    // By the estimate of scripts/arm_estimate.py products of matrices take longer: they want eight values of a row side
+    // by side, and panels have four.
     if (has_dot_products()) {
         sets[count++] = &kNeonDotProd;
+    }
+    if (has_dot_products() && has_matrix_products()) {
+        sets[count++] = &kNeonI8mm;
     }
 #endif
     sets[count++] = &plain_set();

@@ -30,7 +30,7 @@ FLAGS = (
 PARTS = ("activations", "attention", "block", "grids", "instruction_set", "matrix_product", "pack")
 
 ARM_COMPILER, EMULATED = "aarch64-linux-gnu-g++", "qemu-aarch64"
-PROCESSORS = {"max": ["NEON i8mm", "NEON dotprod"], "neoverse-n1": ["NEON dotprod"], "cortex-a53": []}
+PROCESSORS = {"max": ["NEON dotprod", "NEON i8mm"], "neoverse-n1": ["NEON dotprod"], "cortex-a53": []}
 ARM_SETS = {
     "neon_dotprod": ["-march=armv8.2-a+dotprod"],
     "neon_i8mm": ["-march=armv8.2-a+dotprod+i8mm"],
