@@ -133,7 +133,7 @@ def main() -> None:
             print(kind, {name: [f"{b / a:.2f}" for a, b in pairs] for name, pairs in found[kind].items()})
     if given.record:
         version = subprocess.run([COMPILER, "--version"], capture_output=True, text=True, check=True).stdout
-        machine = {"compiler": version.splitlines()[0], "estimated by": "llvm-mca 22"}
+        machine = {"cpu": "tables of llvm-mca 22", "compiler": version.splitlines()[0]}
         recorded.keep(given.record, {"machine": machine, "columns": list(COLUMNS), "types": found})
 
 

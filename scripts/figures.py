@@ -511,7 +511,7 @@ def types(data: Path) -> str:
 
 
 def arm_estimate(data: Path) -> str:
-    """What products would take on ARM processors, by llama.cpp's kernels over ours, as scripts/arm_estimate.py has it."""
+    """What products would take on ARM processors, by llama.cpp's kernels over ours (scripts/arm_estimate.py)."""
     found = load(data, "arm-estimate")
     processors = list(next(iter(found["types"].values())))
     rows = [
@@ -864,8 +864,8 @@ TABLES = {
     for function in (
         whole_headline, whole_calls, whole_categories, limits, instruction_sets, tools, speedups, methods,
         methods_at_7b, sources, recipes, sibling_losses, kinds_of_drafts, details, categories, batches, behind_2000,
-        long_contexts, gains, shapes, rounds, texts_of_shapes, ceilings, types, arm_estimate, accuracy, perplexity, loading, splits,
-        many_texts, text_memory, learning_cost, earlier_texts,
+        long_contexts, gains, shapes, rounds, texts_of_shapes, ceilings, types, arm_estimate, accuracy, perplexity,
+        loading, splits, many_texts, text_memory, learning_cost, earlier_texts,
         learned_from_use, calls_learned_from_use,
         llama_server, agent_prompts, agent_prompts_sent, after_restart, keeping_cost, overhead,
         lookup_cost, json_schemas, ik_llama_cpp, ik_llama_cpp_prompts, compatibility, states, machines,

@@ -85,7 +85,13 @@ def test_data_is_made_by_parts_that_exist_and_names_no_folders() -> None:
     )
     only_by_name = {"compatibility", "ik-llama-cpp", "llama-server-q4_k_m", "many-texts-spec-bench-q4_k_m"}
     only_by_name |= {"long-contexts-q4_k_m", "tools-q4_k_m", "training-smollm2", "training-siblings"}
-    only_by_name |= {"training-kinds", "agent-prompts-q4_k_m", "after-restart-q4_k_m", "learning-from-use"}
+    only_by_name |= {
+        "training-kinds",
+        "agent-prompts-q4_k_m",
+        "after-restart-q4_k_m",
+        "learning-from-use",
+        "arm-estimate",
+    }
     only_by_name |= {f"whole-{kind}-7b" for kind in figures.SETS}
     only_by_name |= {f"costs-{name}-{weights}" for name in figures.INSTRUCTION_SETS for weights in figures.TYPES}
     methods = itertools.product(figures.METHODS, figures.SETS, figures.TARGETS)
