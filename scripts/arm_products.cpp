@@ -1,4 +1,5 @@
-// One product for ARM, for scripts/arm_estimate.py: 16 rows of weights and some columns, between two calls that it finds.
+// One product for ARM, for scripts/arm_estimate.py: 16 rows of weights and some columns, between two calls that it
+// finds.
 //
 // usage: arm_products ours|theirs dotprod|i8mm TYPE COLUMNS
 #include <cstdint>
@@ -65,7 +66,8 @@ void multiply_theirs(const Pair & pair, bool i8mm, int columns, const std::vecto
         some(kValues, out.data(), kRows, weights.data(), x.data(), in_fours, kRows);
     }
     for (int column = in_fours; column < columns; ++column) {
-        one(kValues, out.data() + static_cast<std::ptrdiff_t>(column) * kRows, kRows, weights.data(), x.data(), 1, kRows);
+        one(kValues, out.data() + static_cast<std::ptrdiff_t>(column) * kRows, kRows, weights.data(), x.data(), 1,
+            kRows);
     }
 }
 
@@ -74,8 +76,8 @@ void multiply_ours(const InstructionSet & set, int type, int columns, const std:
     const int64_t blocks = kValues / layout_of(static_cast<QuantizedType>(type)).values;
     for (int column = 0; column < columns; column += set.tile) {
         const int width = columns - column < set.tile ? columns - column : set.tile;
-        set.multiply[type][width - 1](weights.data(), blocks, x.data(), out.data() + static_cast<std::ptrdiff_t>(column) * kRows,
-                                      kRows);
+        set.multiply[type][width - 1](weights.data(), blocks, x.data(),
+                                      out.data() + static_cast<std::ptrdiff_t>(column) * kRows, kRows);
     }
 }
 
