@@ -65,7 +65,7 @@ void offer(const specllama::kernels::InstructionSet & set) {
     PackedBuffers::take_weights(all);
 }
 
-// The logits of the tokens 1, 2, ... after the decode of batches of this size.
+// The logits of a text of `num_tokens` tokens, decoded in batches of this size.
 std::vector<float> logits(llama_context * context, int num_tokens, int batch_size, int vocabulary) {
     llama_memory_clear(llama_get_memory(context), true);
     std::vector<float> all;
